@@ -1,0 +1,252 @@
+"""The bounds of every component of a timm model: reads the weights out and calls the functions of tensors."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor, nn
+
+from vitplast.bounds.attention import (
+    HeadNorms,
+    attention_paper_bias,
+    attention_quoted,
+    column_heads,
+    column_norms,
+    heads,
+    row_norms,
+)
+from vitplast.bounds.layernorm import layernorm_bound, layernorm_coded
+from vitplast.bounds.linear import padded_norm, spectral_norm
+from vitplast.components import COMPONENTS, Part, parts
+from vitplast.errors import NoBoundError, ShapeError
+
+#: As the authors' script computes it; the same with heads cut where the forward pass cuts them; what really holds.
+VARIANTS = ("as_coded", "heads_fixed", "valid")
+
+#: One number of the table: convention, variant, and how to compute it.
+Entry = tuple[str, str, Callable[[], float]]
+
+
+def bounds(model: nn.Module, statistics: xr.Dataset, *, coded_radius: float | None = None) -> xr.Dataset:
+    """`bound` with `rate <= bound` ("valid") for every component of every block, next to the authors' numbers.
+
+    ======== ================================== ====================================================
+    part     as_coded, heads_fixed              valid
+    ======== ================================== ====================================================
+    LN1, LN2 largest scale, with sign           largest modulus / sqrt(sigma_min^2 + eps) (Theorem 6)
+    FC1      spectral norm                      the same (Theorem 3)
+    FC2      spectral norm                      common: of the first E columns; in situ: of all
+    MHA      quoted form at the mean radius     `paper_bias` at the largest radius (after Theorem 10)
+    ======== ================================== ====================================================
+
+    The authors' numbers belong to the common convention (their radius is that of the embedding); in situ they are
+    NaN. What has no bound is NaN too, with the reason in attribute `no_bound`: JSON, component to reason to layers.
+
+    Parameters
+    ----------
+    model
+        A plain timm vision transformer.
+    statistics
+        From `token_statistics`, over both sides of the pairs for which the bounds shall hold.
+    coded_radius
+        Radius of as_coded and heads_fixed, such as the 19.4 that the authors quote; None: the measured mean radius.
+
+    Returns
+    -------
+    Dataset of bound (convention, variant, layer, component) and of the statistics that entered (convention, layer,
+    component; NaN where a component's bound uses none).
+
+    Raises
+    ------
+    LayoutError
+        If the blocks are not laid out as a plain vision transformer's.
+    ShapeError
+        If the statistics are those of another number of layers.
+    HypothesisError
+        If a radius or deviation is missing, not finite or negative.
+    """
+    layout = parts(model)
+    layers = sorted({p.layer for p in layout})
+    if layers != statistics["layer"].values.tolist():
+        raise ShapeError(f"the model has {len(layers)} blocks, the statistics {statistics.sizes['layer']}")
+    conventions = statistics["convention"].values.tolist()
+    shape = (len(conventions), len(VARIANTS), len(layers), len(COMPONENTS))
+    values, no_bound = np.full(shape, np.nan), {}
+    for part in layout:
+        at = (layers.index(part.layer), COMPONENTS.index(part.component))
+        for convention, variant, compute in _entries(part, statistics, coded_radius):
+            try:
+                values[conventions.index(convention), VARIANTS.index(variant), *at] = compute()
+            except NoBoundError as error:
+                reasons = no_bound.setdefault(part.component, {}).setdefault(str(error), [])
+                if part.layer not in reasons:
+                    reasons.append(part.layer)
+    dims = ("convention", "layer", "component")
+    used = {"radius_rms": ("MHA",), "radius_max": ("MHA",), "sigma_min": ("LN1", "LN2")}
+    ds = xr.Dataset(
+        {
+            "bound": (("convention", "variant", "layer", "component"), values,
+                      {"units": "1", "long_name": "upper bound on the rate of change"}),
+            **{name: statistics[name].where(statistics["component"].isin(which)).transpose(*dims)
+               for name, which in used.items()},
+        },
+        coords={"convention": conventions, "variant": list(VARIANTS),
+                "layer": np.array(layers, dtype=np.int64), "component": list(COMPONENTS)},
+        attrs={k: statistics.attrs[k] for k in ("tokens", "width", "images")},
+    )
+    ds.attrs["coded_radius"] = "measured" if coded_radius is None else float(coded_radius)
+    ds.attrs["no_bound"] = json.dumps(no_bound, sort_keys=True)
+    return ds
+
+
+def head_norms(model: nn.Module) -> xr.Dataset:
+    """`O = ||O_h||_2`, `V = ||V_h||_2`, `QK = s ||K_h^T Q_h||_2`, `qbias = s ||K_h^T b_h||`, per layer and head.
+
+    `coded_O`, `coded_V`, `coded_QK` are the same of the authors' column slices.
+
+    Raises
+    ------
+    NoBoundError
+        If a block's attention is not timm's plain one; the message says why.
+    """
+    attention = [p.module for p in parts(model) if p.component == "MHA"]
+    rows, columns = [_row_norms(a) for a in attention], [_column_norms(a) for a in attention]
+    where = {"O": "output weight", "V": "value weight", "QK": "score matrix", "qbias": "query bias seen by keys"}
+    variables = {}
+    for i, (name, words) in enumerate(where.items()):
+        cut = {name: (rows, f"norm of the {words}")}
+        if name != "qbias":
+            cut[f"coded_{name}"] = (columns, f"norm of the {words}, authors' column slices")
+        for key, (norms, long_name) in cut.items():
+            table = torch.stack([n[i] for n in norms]).cpu().numpy()
+            variables[key] = (("layer", "head"), table, {"units": "1", "long_name": long_name})
+    depth, n_heads = variables["O"][1].shape
+    return xr.Dataset(variables, coords={"layer": np.arange(depth), "head": np.arange(n_heads)})
+
+
+def _entries(part: Part, statistics: xr.Dataset, coded_radius: float | None) -> Iterator[Entry]:
+    """What to compute for one part; the large decompositions run once, whatever number of entries needs them."""
+    make = {"LN1": _layernorm, "LN2": _layernorm, "MHA": _attention, "FC1": _linear, "FC2": _linear}[part.component]
+    local = statistics.sel(layer=part.layer, component=part.component)
+    known = local["convention"].values.tolist()
+    for convention, variant, compute in make(part, local, coded_radius):
+        if convention in known:
+            yield convention, variant, compute
+
+
+def _linear(part: Part, local: xr.Dataset, coded_radius: float | None) -> Iterator[Entry]:
+    width = int(local.attrs["width"])
+    whole = _once(lambda: spectral_norm(_linear_weight(part.module)))
+
+    def common() -> float:
+        weight = _linear_weight(part.module)
+        if part.component == "FC1" and weight.shape[1] == width:
+            return whole()
+        if part.component == "FC1" or weight.shape[1] < width:
+            raise NoBoundError(f"takes {weight.shape[1]} features, so it cannot be fed the embedding of width {width}")
+        return padded_norm(weight, width)
+
+    yield "common", "as_coded", whole
+    yield "common", "heads_fixed", whole
+    yield "common", "valid", common
+    yield "in_situ", "valid", whole
+
+
+def _layernorm(part: Part, local: xr.Dataset, coded_radius: float | None) -> Iterator[Entry]:
+    for variant in ("as_coded", "heads_fixed"):
+        yield "common", variant, lambda: layernorm_coded(_layernorm_weight(part.module))
+    for convention in ("common", "in_situ"):
+        yield convention, "valid", lambda c=convention: layernorm_bound(
+            _layernorm_weight(part.module), float(local["sigma_min"].sel(convention=c)), part.module.eps
+        )
+
+
+def _attention(part: Part, local: xr.Dataset, coded_radius: float | None) -> Iterator[Entry]:
+    tokens = int(local.attrs["tokens"])
+    rows, columns = _once(lambda: _row_norms(part.module)), _once(lambda: _column_norms(part.module))
+
+    def coded(norms: Callable[[], HeadNorms]) -> Callable[[], float]:
+        def compute() -> float:
+            radius = coded_radius if coded_radius is not None else float(local["radius_rms"].sel(convention="common"))
+            return attention_quoted(norms(), tokens=tokens, radius=radius)
+
+        return compute
+
+    yield "common", "as_coded", coded(columns)
+    yield "common", "heads_fixed", coded(rows)
+    for convention in ("common", "in_situ"):
+        yield convention, "valid", lambda c=convention: attention_paper_bias(
+            rows(), tokens=tokens, radius=float(local["radius_max"].sel(convention=c))
+        )
+
+
+def _is_linear(module: nn.Module) -> bool:
+    # A subclass may add to the weight (adapters); a parametrised layer keeps the forward pass and is welcome.
+    return isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
+
+
+def _linear_weight(module: nn.Module) -> Tensor:
+    if not _is_linear(module):
+        raise NoBoundError(f"is a {type(module).__name__}, not a linear layer")
+    return module.weight
+
+
+def _layernorm_weight(module: nn.Module) -> Tensor:
+    from timm.layers import LayerNorm, LayerNormFp32
+
+    if type(module) not in (nn.LayerNorm, LayerNorm, LayerNormFp32) or len(module.normalized_shape) != 1:
+        raise NoBoundError(f"is a {type(module).__name__}; only layer normalisation over the features has a bound here")
+    if module.weight is None:
+        return torch.ones(module.normalized_shape)
+    return module.weight
+
+
+def _plain(attention: nn.Module) -> nn.Module:
+    from timm.layers import Attention
+
+    if type(attention) is not Attention:
+        raise NoBoundError(f"is a {type(attention).__name__}; a bound is known for timm's plain Attention only")
+    if not all(isinstance(getattr(attention, name), nn.Identity) for name in ("q_norm", "k_norm")):
+        raise NoBoundError("normalises queries and keys (QK-norm), which this bound does not cover")
+    if not isinstance(getattr(attention, "norm", nn.Identity()), nn.Identity):
+        raise NoBoundError("normalises the attention output before the projection, which this bound does not cover")
+    if getattr(attention, "gate", None) is not None:
+        raise NoBoundError("gates its output by a function of the input, so no constant bounds it")
+    for name in ("qkv", "proj"):
+        if not _is_linear(getattr(attention, name)):
+            raise NoBoundError(f"has a {type(getattr(attention, name)).__name__} as {name}, not a linear layer")
+    return attention
+
+
+def _row_norms(attention: nn.Module) -> HeadNorms:
+    attention = _plain(attention)
+    weights = heads(attention.qkv.weight, attention.proj.weight, attention.num_heads)
+    bias = attention.qkv.bias
+    # timm's fused kernel is called without the module's scale and takes 1/sqrt(d) whatever that says.
+    scale = 1 / math.sqrt(weights.query.shape[1]) if attention.fused_attn else attention.scale
+    return row_norms(weights, scale, None if bias is None else bias[: bias.shape[0] // 3])
+
+
+def _column_norms(attention: nn.Module) -> HeadNorms:
+    attention = _plain(attention)
+    try:
+        return column_norms(column_heads(attention.qkv.weight, attention.proj.weight, attention.num_heads))
+    except ShapeError as error:
+        raise NoBoundError(f"cannot be cut into columns as the authors' code does: {error}") from error
+
+
+def _once(compute: Callable[[], object]) -> Callable[[], object]:
+    """`compute` with its first result kept."""
+    kept: list[object] = []
+
+    def call() -> object:
+        if not kept:
+            kept.append(compute())
+        return kept[0]
+
+    return call

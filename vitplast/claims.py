@@ -1,0 +1,169 @@
+"""The paper's claims as data, and verdicts on them by rules fixed before any run.
+
+Verdicts are PASS, FAIL, INCONCLUSIVE (neither rule is met, or it cannot be decided yet) and NOT RUN (results are
+missing). Claims about pretrained ViT-B/L/H say nothing when the results come from another model: see `scope`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from vitplast.errors import HypothesisError, InputError
+from vitplast.rules import Verdict, bound_order, bound_ranking, bounds_hold, measured_ranking
+
+#: Coordinates along `run` that say which model and which images a result belongs to.
+RUN_NAMES = ("model", "weights", "img_size", "normalization", "init_seed", "source", "target", "pairs", "design",
+             "seed")
+
+Results = xr.Dataset | Mapping[str, xr.Dataset] | None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim in our words, the rule that decides it in words, the results it needs, and the models it speaks of."""
+
+    id: str
+    statement: str
+    rule: str
+    needs: str
+    scope: str
+
+
+_PAPER, _ANY = "pretrained ViT-B/L/H", "any model"
+CLAIMS = (
+    Claim("C1", "The bounds rank MHA above FC1 and FC2, and these above LN2 and LN1.",
+          "PASS: in 90% of the blocks or more, FC1 ~ FC2 and LN2 ~ LN1 within a factor 2 (median), for the paper's and "
+          "the new attention bound. FAIL: in half of the blocks or fewer, for the new bound.", "bounds", _PAPER),
+    Claim("C2", "The measured plasticity has the same ranking.",
+          "PASS: all six paired gaps above 0 (simultaneous 95% bootstrap limits) in 80% of the datasets or more. "
+          "FAIL: some gap below 0 in half of the datasets or more.", "plasticity", _PAPER),
+    Claim("C3", "The bounds predict the measured order.",
+          "PASS: mean Kendall tau_b >= 0.6 and permutation p <= 0.05. FAIL: mean tau_b <= 0.", "plasticity, bounds",
+          _PAPER),
+    Claim("C3b", "Second-moment and layer norm predictions come closer than the bounds.",
+          "PASS: median |log(measured/predicted)| <= 0.25 and smaller than for the bound. FAIL: larger than for the "
+          "bound.", "plasticity, predictions (Theorem 4, Proposition 7)", _ANY),
+    Claim("C4", "More plastic components gain more from finetuning.",
+          "PASS: mean Spearman over clusters of datasets >= 0.5, p <= 0.05, lower limit > 0. FAIL: mean <= 0.",
+          "plasticity, finetune, probe", _PAPER),
+    Claim("C5", "More plastic components get larger gradients.",
+          "PASS: as C4 with gradient norms, raw and also per parameter or as elasticity. FAIL: raw mean <= 0.",
+          "plasticity, finetune", _PAPER),
+    Claim("C6", "More plastic components depend less on the learning rate.",
+          "PASS: Page's trend test p <= 0.05 and the median range of MHA below those of LN1 and LN2. FAIL: p <= 0.05 "
+          "in the opposite direction.", "plasticity, finetune over a grid of learning rates", _PAPER),
+    Claim("C7", "Finetuning MHA beats finetuning any other component.",
+          "PASS: all four Holm-adjusted p <= 0.05 by Wilcoxon and by t-test on cluster means. FAIL: some mean "
+          "difference below 0 with adjusted p <= 0.05.", "finetune, probe; at least 7 clusters of datasets", _PAPER),
+    Claim("C8", "The valid bounds hold.",
+          "PASS: no rate exceeds its bound by more than 1e-6 of it. FAIL: one does (a bug or a broken hypothesis).",
+          "plasticity, bounds", _ANY),
+    Claim("C9", "The gradient inequalities hold.",
+          "PASS: no ratio of Proposition 17 above 1 + 1e-6. FAIL: one is.", "gradients per component", _ANY),
+    Claim("C10", "The verdicts do not depend on the parametrisation.",
+          "PASS: C2, C4, C5 unchanged when LN2/FC1 and LN1/qkv are rescaled by 1/4 and 4. FAIL: a PASS becomes FAIL.",
+          "plasticity, finetune of rescaled models", _ANY),
+)
+
+def verdicts(
+    plasticity: Results = None, bounds: Results = None, finetune: Results = None, *, draws: int = 2000, seed: int = 0
+) -> pd.DataFrame:
+    """One row a claim: id, claim, verdict, statistic (words), number, needs, scope.
+
+    Parameters
+    ----------
+    plasticity, bounds
+        Results of these kinds: a gathered dataset with dimension `run`, a dataset of one run, or a dict from target
+        to dataset; each run counts as one data set. Runs belong together if their `RUN_NAMES` agree (as far as they
+        are known) and, for two dicts, their keys.
+    finetune
+        Not used yet: C4 to C7 and C10 are NOT RUN.
+    draws, seed
+        Bootstrap samples of C2 and the seed of their generator.
+
+    Raises
+    ------
+    HypothesisError
+        If rates are not finite, or plasticity and bounds have no run in common.
+    InputError
+        If the runs are of several models, or it is not clear which bounds belong to a measurement.
+    """
+    rates = {key: _clean(ds) for key, ds in _runs(plasticity).items()}
+    limits = _runs(bounds)
+    models = {str(_labels(ds).get("model", "")) for ds in (*rates.values(), *limits.values())} - {""}
+    if len(models) > 1:
+        raise InputError(f"verdicts are for one model at a time, got {', '.join(sorted(models))}")
+    both_rates, both_limits = _matched(plasticity, bounds, rates, limits)
+    decided: dict[str, Verdict] = {}
+    if limits:
+        decided["C1"] = bound_ranking(limits)
+    if rates:
+        decided["C2"] = measured_ranking(rates, draws=draws, seed=seed)
+    if rates and limits:
+        decided["C3"] = bound_order(both_rates, both_limits)
+        decided["C8"] = bounds_hold(both_rates, both_limits)
+    rows = []
+    for claim in CLAIMS:
+        ready = "" if claim.id in ("C1", "C2", "C3", "C8") else "; its rule is not part of this version"
+        verdict, text, number = decided.get(claim.id, ("NOT RUN", f"needs {claim.needs}{ready}", np.nan))
+        rows.append((claim.id, claim.statement, verdict, text, number, claim.needs, claim.scope))
+    return pd.DataFrame(rows, columns=["id", "claim", "verdict", "statistic", "number", "needs", "scope"])
+
+
+def _runs(results: Results) -> dict[Any, xr.Dataset]:
+    """Datasets of single runs, by target name or position along `run`."""
+    if results is None:
+        return {}
+    if isinstance(results, Mapping) and not isinstance(results, xr.Dataset):
+        return dict(results)
+    if "run" not in results.dims:
+        return {0: results}
+    return {i: results.isel(run=i) for i in range(results.sizes["run"])}
+
+
+def _matched(
+    plasticity: Results, bounds: Results, rates: dict[Any, xr.Dataset], limits: dict[Any, xr.Dataset]
+) -> tuple[dict[Any, xr.Dataset], dict[Any, xr.Dataset]]:
+    """Measurements and bounds of the same model and images, under the measurements' keys."""
+    if not rates or not limits:
+        return {}, {}
+    by_key = not isinstance(plasticity, xr.Dataset) and not isinstance(bounds, xr.Dataset)
+    found = {}
+    for key, ds in rates.items():
+        fitting = [k for k in limits if (k == key or not by_key) and _same_run(ds, limits[k])]
+        if len(fitting) > 1:
+            raise InputError(f"{len(fitting)} bounds belong to measurement {key!r}: label the runs or give dicts")
+        if fitting:
+            found[key] = limits[fitting[0]]
+    if not found:
+        raise HypothesisError("no measurement and bounds belong to the same model, source and target images")
+    return {key: rates[key] for key in found}, found
+
+
+def _same_run(a: xr.Dataset, b: xr.Dataset) -> bool:
+    one, other = _labels(a), _labels(b)
+    return all(one[name] == other[name] for name in one.keys() & other.keys())
+
+
+def _labels(ds: xr.Dataset) -> dict[str, Any]:
+    """Model and images of a run: coordinates of gathered results, parameters in the attributes of single ones."""
+    given = json.loads(ds.attrs.get("params_json", "{}"))
+    given |= {str(name): c.item() for name, c in ds.coords.items() if not c.dims}
+    return {name: given[name] for name in RUN_NAMES if name in given}
+
+
+def _clean(ds: xr.Dataset) -> xr.Dataset:
+    """Without the padding of gathered runs (labels with no value at all); what is left must be finite."""
+    for dim in ds["rate"].dims:
+        padding = ds["rate"].isnull().all([d for d in ds["rate"].dims if d != dim])
+        ds = ds.isel({dim: np.nonzero(~padding.values)[0]})
+    if not ds["rate"].size or not bool(np.isfinite(ds["rate"]).all()):
+        raise HypothesisError("the rates of change hold values that are not finite")
+    return ds

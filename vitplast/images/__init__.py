@@ -1,0 +1,95 @@
+"""Image sets by name: `open_images("mnist5k", size=56)`. Listing and checking names loads nothing heavy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from vitplast.errors import InputError
+from vitplast.images.names import parse
+from vitplast.images.registry import REGISTRY
+from vitplast.images.sets import Corruption, ImageSet, ImageSplit
+from vitplast.images.splits import divide
+
+__all__ = ["ImageSet", "ImageSplit", "check_name", "describe", "names", "open_images"]
+
+
+def names() -> tuple[str, ...]:
+    """Names of all sets; `folder:PATH` and corrupted versions (`NAME:CORRUPTION:SEVERITY`) come on top."""
+    return tuple(REGISTRY)
+
+
+def check_name(text: str) -> str:
+    """The full name of an image set (with its severity); refuses unknown ones. Opens nothing.
+
+    Raises
+    ------
+    UnknownNameError, InputError
+        See `names.parse`.
+    """
+    return parse(text).canonical
+
+
+def open_images(
+    text: str, *, size: int, seed: int = 0, download: bool = False, root: str | Path | None = None
+) -> ImageSet:
+    """The image set `text` at `size` x `size` pixels; pictures are decoded when asked for.
+
+    `seed` decides which images of the pool are for validation and which for training, nothing else. `download` allows
+    a download. `root` is the folder of the set's files, in place of the usual one.
+
+    Raises
+    ------
+    UnknownNameError, InputError
+        If name, size or seed is not allowed.
+    MissingDependencyError
+        If the files are not on this machine; says how to get them.
+    IntegrityError, LayoutError
+        If the files are not what they should be.
+    """
+    name = parse(text)
+    if type(size) is not int or not 8 <= size <= 1024:
+        raise InputError(f"size must be a whole number of pixels 8..1024, got {size!r}")
+    if type(seed) is not int or seed < 0:
+        raise InputError(f"seed must be a whole number from 0, got {seed!r}")
+    entry = name.entry
+    folder = Path(name.path or root) if name.path or root is not None else None
+    records = entry.load_function()(root=folder, download=download)
+    units = records.units if records.together and records.units is not None else records.ids
+    rows = divide(records.ids, records.labels, units, records.given, base=entry.name, seed=seed)
+    return ImageSet(
+        name.public,
+        entry.name,
+        records,
+        rows,
+        size=size,
+        corruption=Corruption(name.corruption, name.severity) if name.corruption else None,
+        title=entry.title,
+        licence=entry.licence,
+        origin=entry.origin,
+        unit=entry.unit,
+    )
+
+
+def describe(text: str) -> dict[str, Any]:
+    """What a set is, as plain values for a table; for `folder:PATH` its file names are listed, else nothing is opened.
+
+    `images` is `splits` in words; `unit` is what is independent in the set.
+    """
+    name = parse(text)
+    entry = name.entry
+    classes, sizes = entry.classes, dict(entry.sizes)
+    if name.path:
+        found = open_images(text, size=32)
+        classes, sizes = len(found.classes), {split: len(part) for split, part in found.splits.items()}
+    return {
+        "name": name.public,
+        "title": entry.title + (f"; {name.corruption}, severity {name.severity}" if name.corruption else ""),
+        "images": ", ".join(f"{split} {n}" for split, n in sizes.items()),
+        "splits": sizes,
+        "classes": classes,
+        "licence": entry.licence,
+        "origin": entry.origin,
+        "needs": entry.needs,
+        "unit": entry.unit,
+    }

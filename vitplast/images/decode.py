@@ -1,0 +1,66 @@
+"""From a picture of any kind to a square RGB array: transparency on white, grey repeated, shorter side, centre crop."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vitplast.errors import IntegrityError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+#: What reading a broken or missing picture raises (Pillow's bomb error is added in `square_array`).
+BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, struct.error, zlib.error)
+
+
+def square_array(read: Callable[[], Image.Image], where: str, size: int) -> np.ndarray:
+    """The picture that `read()` opens as uint8 (size, size, 3).
+
+    Raises
+    ------
+    IntegrityError
+        If it cannot be opened or decoded (missing, empty, cut off, not a picture); names `where`.
+    """
+    from PIL import Image
+
+    try:
+        return np.asarray(to_square(read(), size))
+    except (*BROKEN, Image.DecompressionBombError) as error:
+        raise IntegrityError(f"{where} cannot be read as an image: {error or type(error).__name__}") from error
+
+
+def to_square(image: Image.Image, size: int) -> Image.Image:
+    """Shorter side to `size` (bilinear with antialias), then the middle square: torchvision's Resize, CenterCrop."""
+    from PIL import Image
+
+    image = to_rgb(image)
+    width, height = image.size
+    short, long = min(width, height), max(width, height)
+    if short != size:
+        longer = int(size * long / short)
+        image = image.resize((size, longer) if width <= height else (longer, size), Image.Resampling.BILINEAR)
+    width, height = image.size
+    left, top = round((width - size) / 2), round((height - size) / 2)
+    return image if (width, height) == (size, size) else image.crop((left, top, left + size, top + size))
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """RGB with 8 bits: transparent parts on white, grey repeated, 16-bit grey divided by 256."""
+    from PIL import Image
+
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image
+    if image.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+    if image.mode in ("I", "F"):
+        raise ValueError(f"pixels of mode {image.mode!r} have no fixed range, store 8 or 16 bits")
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, image).convert("RGB")
+    return image.convert("RGB")

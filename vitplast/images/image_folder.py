@@ -1,0 +1,71 @@
+"""`folder:PATH`: pictures in a folder of one's own, class/picture, as in torchvision's ImageFolder.
+
+Either PATH has the subfolders train and test (and validation or val), each with the class folders, or PATH has the
+class folders themselves and the splits are made by the rule of `splits`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from vitplast.errors import LayoutError
+from vitplast.images.sets import Records
+from vitplast.images.torchvision_sets import from_files
+
+SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+#: Names of the folders of official splits, and what the splits are called here.
+SPLIT_FOLDERS = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
+
+
+def load_folder(*, root: Path, download: bool = False) -> Records:
+    """The pictures below `root`; classes are the folder names in alphabetical order.
+
+    Raises
+    ------
+    LayoutError
+        If there are no class folders, one of them holds no pictures or further folders, or validation is given twice.
+    """
+    root = Path(root)
+    subfolders = _subfolders(root)
+    official = {"train", "test"} <= set(subfolders) <= set(SPLIT_FOLDERS)
+    if official and {"validation", "val"} <= set(subfolders):
+        raise LayoutError(f"{root} has both 'validation' and 'val'; keep one")
+    tops = {SPLIT_FOLDERS[name]: root / name for name in subfolders} if official else {"": root}
+    found = [(split, path) for split, top in sorted(tops.items()) for path in _pictures(top)]
+    classes = tuple(sorted({path.parent.name for _, path in found}))
+    labels = np.array([classes.index(path.parent.name) for _, path in found], dtype=np.int64)
+    given: dict[str, np.ndarray] = {}
+    if official:
+        splits = np.array([split for split, _ in found])
+        given = {split: np.flatnonzero(splits == split) for split in tops}
+        if "validation" not in given:
+            given["pool"] = given.pop("train")
+    return from_files([path for _, path in found], root, classes, labels, given)
+
+
+def _subfolders(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def _pictures(top: Path) -> list[Path]:
+    """All pictures of the class folders in `top`; refuses what looks like the wrong level."""
+    classes = _subfolders(top)
+    if not classes:
+        raise LayoutError(f"{top} has no class folders; expected {top / 'CLASS' / 'picture.jpg'}")
+    pictures, empty = [], []
+    for name in classes:
+        deeper = _subfolders(top / name)
+        if deeper:
+            raise LayoutError(
+                f"{top / name} has folders in it ({', '.join(deeper[:3])}): it can't be a class. "
+                f"Expected {top / 'CLASS' / 'picture.jpg'}; perhaps a level deeper, as in folder:{top / name}"
+            )
+        own = sorted(p for p in (top / name).iterdir() if p.suffix.lower() in SUFFIXES and not p.name.startswith("."))
+        pictures += own
+        if not own:
+            empty.append(name)
+    if empty:
+        raise LayoutError(f"no pictures ({', '.join(SUFFIXES)}) in the class folders {', '.join(empty)} of {top}")
+    return pictures

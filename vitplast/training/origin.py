@@ -1,0 +1,103 @@
+"""The state a model starts from: given back before each run, and compared with after it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from vitplast.errors import InputError, VitplastError
+from vitplast.training.batches import generator
+
+#: A step this large relative to a group's norm moves at least one of its numbers in float32.
+VISIBLE = 1e-6
+
+
+class Origin:
+    """One loaded model for many runs: `restore()` sets parameters and buffers back, bit for bit.
+
+    `features` keeps what the frozen encoder gave for a set of images, for the next run on the same images.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.state = {name: tensor.detach().clone() for name, tensor in tensors(model)}
+        self.features: dict[tuple, Tensor] = {}
+
+    def restore(self) -> nn.Module:
+        """The model as it was, in evaluation mode, without gradients."""
+        with torch.no_grad():
+            for name, tensor in tensors(self.model):
+                tensor.copy_(self.state[name])
+        for parameter in self.model.parameters():
+            parameter.grad = None
+        return self.model.eval()
+
+
+def tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """All parameters and all buffers, also those that a state dict leaves out."""
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def initialise_head(model: nn.Module, how: str, seed: int) -> None:
+    """`keep`, `zero`, or `default`: uniform in ±1/sqrt(width), which is what PyTorch gives a new linear layer."""
+    if how == "keep":
+        return
+    with torch.no_grad():
+        for parameter in model.head.parameters():
+            parameter.zero_()
+        if how == "default":
+            g, limit = generator(seed, "head"), 1 / math.sqrt(model.head.in_features)
+            for parameter in model.head.parameters():
+                drawn = torch.rand(parameter.shape, generator=g, dtype=torch.float64)
+                parameter.copy_((2 * drawn - 1) * limit)
+
+
+def classes(model: nn.Module) -> int:
+    """Outputs of the head; an InputError if the model has no linear head."""
+    head = getattr(model, "head", None)
+    if not isinstance(head, nn.Linear):
+        raise InputError(f"the model has no linear head but {type(head).__name__}; load it with num_classes above 0")
+    return head.out_features
+
+
+def check_frozen(model: nn.Module, start: Mapping[str, Tensor], trained: set[str]) -> None:
+    """A VitplastError that names the tensors outside `trained` that are not bit-equal to `start`."""
+    drifted = [name for name, t in tensors(model) if name not in trained and not bit_equal(t, start[name])]
+    if drifted:
+        raise VitplastError(f"{len(drifted)} frozen tensors changed while training: {', '.join(drifted[:8])}")
+
+
+def check_trained(
+    model: nn.Module, start: Mapping[str, Tensor], trained: Mapping[str, list[str]], pushes: Mapping[str, float]
+) -> list[str]:
+    """Trained groups that did not move because no step was large enough; `pushes`: largest rate times gradient norm.
+
+    Raises
+    ------
+    VitplastError
+        If a group is unchanged although a step was large enough to show, or received no gradient at all.
+    """
+    now = dict(tensors(model))
+    unmoved = []
+    for group, names in trained.items():
+        if all(now[name].grad is None for name in names):
+            raise VitplastError(f"{group} should train but never received a gradient")
+        if not all(bit_equal(now[name], start[name]) for name in names):
+            continue
+        size = math.sqrt(sum(float(start[name].double().square().sum()) for name in names))
+        if pushes[group] > VISIBLE * size:
+            raise VitplastError(f"{group} should train but did not change (largest step {pushes[group]:g})")
+        unmoved.append(group)
+    return unmoved
+
+
+def bit_equal(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors hold the same bits: NaN equals itself, 0 and -0 differ."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    raw = [t.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for t in (a, b)]
+    return torch.equal(*raw)

@@ -1,0 +1,102 @@
+"""What one run of finetuning does: `Recipe`, its learning rates and the steps at which it is evaluated."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vitplast.components import parse_components
+from vitplast.errors import InputError, UnknownNameError
+
+CHOICES = {
+    "optimizer": ("sgd", "adamw"),
+    "schedule": ("cosine", "constant"),
+    "clipping": ("joint", "separate"),
+    "precision": ("auto", "float32", "bfloat16", "float16"),
+    "augment": ("none", "paper"),
+    "head_init": ("keep", "zero", "default"),
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One configuration, one learning rate, one seed; defaults are small, the paper's are 512 images and 10,000 steps.
+
+    Raises
+    ------
+    UnknownNameError, InputError
+        If a value is not one that is allowed; the message names the field.
+    """
+
+    components: str = "MHA"
+    lr: float = 0.03
+    seed: int = 0
+    optimizer: str = "sgd"
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    steps: int = 50
+    batch_size: int = 32
+    accumulation: int = 1
+    warmup: int = 5
+    schedule: str = "cosine"
+    clip: float = 1.0
+    clipping: str = "joint"
+    precision: str = "auto"
+    augment: str = "none"
+    #: `keep` leaves the head as it is; `zero` and `default` start it anew, the latter from `seed`.
+    head_init: str = "keep"
+    train_head: bool = True
+    train_norm: bool = True
+    evaluations: int = 1
+
+    def __post_init__(self) -> None:
+        for name, allowed in CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise UnknownNameError(name, str(getattr(self, name)), allowed)
+        object.__setattr__(self, "components", "+".join(parse_components(self.components)))
+        for name in ("steps", "batch_size", "accumulation", "evaluations", "warmup", "seed"):
+            low = 0 if name in ("warmup", "seed") else 1
+            if type(getattr(self, name)) is not int or getattr(self, name) < low:
+                raise InputError(f"{name} must be a whole number of at least {low}, got {getattr(self, name)!r}")
+        for name in ("lr", "momentum", "weight_decay", "clip"):
+            value = getattr(self, name)
+            if not math.isfinite(value) or value < 0:
+                raise InputError(f"{name} must be finite and at least 0, got {value!r}")
+        if self.warmup >= self.steps:
+            raise InputError(f"warmup must be smaller than steps, got warmup={self.warmup} and steps={self.steps}")
+        if self.evaluations > self.steps:
+            raise InputError(f"evaluations={self.evaluations} is more than steps={self.steps}")
+        if self.batch_size % self.accumulation:
+            raise InputError(f"accumulation={self.accumulation} does not divide batch_size={self.batch_size}")
+
+    @classmethod
+    def from_run(cls, values: Mapping[str, Any]) -> Recipe:
+        """The recipe in the parameters of a single run, as `FinetuneParameters.runs()` gives them; others are left."""
+        names = [f.name for f in dataclasses.fields(cls)]
+        missing = [name for name in names if name not in values]
+        if missing:
+            raise InputError(f"the run's parameters lack {', '.join(missing)}")
+        return cls(**{name: values[name] for name in names})
+
+    def rate(self, step: int) -> float:
+        """Learning rate of step `step` (from 0): the peak times `multiplier`."""
+        return self.lr * multiplier(step, steps=self.steps, warmup=self.warmup, schedule=self.schedule)
+
+    def evaluation_steps(self) -> list[int]:
+        """Numbers of steps taken when the model is validated: equally spaced, the last is `steps`."""
+        return [self.steps * (i + 1) // self.evaluations for i in range(self.evaluations)]
+
+
+def multiplier(step: int, *, steps: int, warmup: int, schedule: str = "cosine") -> float:
+    """s / warmup for s < warmup, then (1 + cos(pi (s - warmup) / (steps - warmup))) / 2, or 1 if constant.
+
+    As the authors' schedule: with a warm-up the first step (s = 0) has rate 0 and changes nothing.
+    """
+    if step < warmup:
+        return step / warmup
+    if schedule == "constant":
+        return 1.0
+    return 0.5 * (1.0 + math.cos(math.pi * (step - warmup) / (steps - warmup)))

@@ -54,7 +54,7 @@ def count(model):
 def test_every_vision_transformer_of_timm_is_covered_or_refused_by_its_block_type():
     seen = collections.Counter()
     for name in timm.list_models(module="vision_transformer"):
-        model = on_meta(name, depth=2)
+        model = on_meta(name, depth=1)
         block = model.blocks[0]
         layout = (type(block).__name__, type_name(block, "attn"), type_name(block, "mlp"))
         seen[layout] += 1
@@ -64,9 +64,7 @@ def test_every_vision_transformer_of_timm_is_covered_or_refused_by_its_block_typ
             found = [n for names in groups.values() for n in names]
             assert sorted(found) == sorted(n for n, _ in model.named_parameters()), name
             assert set(components.COMPONENTS) <= set(groups), name
-            assert [(p.component, p.layer) for p in components.parts(model)] == [
-                (c, layer) for layer in range(2) for c in components.COMPONENTS
-            ], name
+            assert tuple(p.component for p in components.parts(model)) == components.COMPONENTS, name
         else:
             with pytest.raises(LayoutError, match=r"blocks\.\*\."):
                 components.groups(model)

@@ -41,12 +41,13 @@ def test_constants_are_those_of_cifar_10_c_at_severity_5():
 def test_same_image_same_result_any_shape(name, height, width, severity, image_id):
     image = picture(height, width)
     kept = image.copy()
-    np.random.seed(1)
+    np.random.seed(1)  # noqa: NPY002 - the global generator must not matter
     first = run(image, name, severity, image_id)
-    np.random.seed(2)
+    np.random.seed(2)  # noqa: NPY002
     run(picture(seed=1), name, severity, "another in between")
     assert np.array_equal(first, run(image, name, severity, image_id))
-    assert first.dtype == np.uint8 and first.shape == image.shape
+    assert first.dtype == np.uint8
+    assert first.shape == image.shape
     assert np.array_equal(image, kept)
 
 
@@ -85,7 +86,8 @@ def test_noise_has_the_stated_deviation():
         scaled = run(flat(100, 200), "speckle_noise", severity).astype(float) - 100
         assert added.std() / 255 == pytest.approx(CONSTANTS["gaussian_noise"][severity - 1], rel=0.02)
         assert scaled.std() / 100 == pytest.approx(CONSTANTS["speckle_noise"][severity - 1], rel=0.02)
-        assert abs(added.mean()) < 0.3 and abs(scaled.mean()) < 0.3
+        assert abs(added.mean()) < 0.3
+        assert abs(scaled.mean()) < 0.3
     assert not run(flat(0), "speckle_noise").any()
     noisy = run(flat(128), "gaussian_noise").astype(int)
     assert (noisy[..., 0] != noisy[..., 1]).mean() > 0.5  # colours have their own noise
@@ -113,7 +115,8 @@ def test_motion_blur_keeps_a_flat_image_and_the_angle_is_within_45_degrees():
     sides = set()
     for i in range(20):
         rows, columns = np.nonzero(run(point, "motion_blur", 5, str(i))[..., 0])
-        assert columns.min() < 30 and columns.max() == 30  # one side only
+        assert columns.min() < 30
+        assert columns.max() == 30
         assert abs(rows - 30).max() <= (30 - columns.min()) + 1
         sides.add(int(np.sign((rows - 30).sum())))
     assert {-1, 1} <= sides
@@ -123,7 +126,8 @@ def test_snow_whitens_dark_and_grey_images_and_adds_the_flakes_twice():
     weight = CONSTANTS["snow"][4][6]
     black, grey = run(flat(0), "snow").astype(int), run(flat(100), "snow").astype(int)
     floor = (1 - weight) * 0.5 * 255
-    assert black.min() >= math.floor(floor) and black.max() > 40
+    assert black.min() >= math.floor(floor)
+    assert black.max() > 40
     assert grey.mean() > 110
     assert np.array_equal(black, black[::-1, ::-1])
     assert np.array_equal(black[..., 0], black[..., 1])
@@ -141,7 +145,7 @@ def test_zoom_keeps_shape_and_enlarges_the_middle():
 
 def test_bad_arguments_are_refused():
     rng = np.random.default_rng(0)
-    with pytest.raises(UnknownNameError, match="did you mean 'snow'|Did you mean 'snow'"):
+    with pytest.raises(UnknownNameError, match="Did you mean 'snow'"):
         corrupt(picture(), "snwo", 5, rng)
     for severity in (0, 6, 2.0, "3", True):
         with pytest.raises(InputError, match=r"1\.\.5"):

@@ -174,10 +174,9 @@ def _compute(kind: str, output: Path | None, as_json: bool, options: dict[str, A
     from vitplast import results, units
     from vitplast.progress import bar
 
-    loaded = None if kind == "finetune" else units.load(next(iter(runs.values())))
     for key, run in runs.items():
         with bar(f"{kind} {run.get('target', run.get('dataset', ''))}") as progress:
-            dataset = units.COMPUTE[kind](run, loaded, progress)
+            dataset = units.compute(kind, run, progress)
         if output is None:
             _print_table(units.summary(kind, dataset), as_json)
         else:

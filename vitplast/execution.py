@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,10 +49,13 @@ def check_names(unit: Unit, notebook: Path) -> None:
     """
     import papermill
 
+    opened = _opened(notebook)
+    logger = logging.getLogger("papermill")
+    before, logger.level = logger.level, logging.WARNING
     try:
-        known = papermill.inspect_notebook(str(notebook))
-    except Exception as error:
-        raise InputError(f"{notebook} is not a notebook that can be read ({type(error).__name__}: {error})") from error
+        known = papermill.inspect_notebook(opened)
+    finally:
+        logger.level = before
     if not known:
         raise InputError(f"{notebook} has no parameters: no cell has the tag 'parameters'")
     for name in injected(unit):
@@ -59,11 +63,23 @@ def check_names(unit: Unit, notebook: Path) -> None:
             raise UnknownNameError(f"parameter of {notebook.name}", name, known)
 
 
+def _opened(notebook: Path) -> Any:
+    """The notebook as a Python one whatever its metadata say: the author's kernel, or nothing after nbstripout."""
+    import nbformat
+
+    try:
+        found = nbformat.read(notebook, as_version=4)
+        nbformat.validate(found)
+    except Exception as error:
+        raise InputError(f"{notebook} is not a notebook that can be read ({type(error).__name__}: {error})") from error
+    found.metadata["kernelspec"] = {"name": "python3", "language": "python", "display_name": "Python 3"}
+    return found
+
+
 def execute(
     unit: Unit,
     notebook: Path,
     store: Path,
-    sockets: str,
     env: dict[str, str],
     time_limit: int | None,
     start_limit: int,
@@ -76,6 +92,7 @@ def execute(
     VitplastError
         With the reason in words.
     """
+    import nbformat
     import papermill
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
@@ -89,14 +106,16 @@ def execute(
         raise VitplastError(f"can't write to the store: {error}") from error
     working = final.with_name(f".{unit.label}.{os.getpid()}.ipynb")
     try:
-        with _logged(log_path(store, unit)):
+        with _logged(log_path(store, unit)), _private_folder() as private:
+            copy = private / notebook.name
+            nbformat.write(_opened(notebook), copy)
             try:
                 executed = papermill.execute_notebook(
-                    str(notebook),
-                    str(working),
+                    _literal(copy),
+                    _literal(working),
                     parameters=injected(unit),
                     kernel_name="python3",
-                    kernel_manager_class=_kernel_manager(sockets, env),
+                    kernel_manager_class=_kernel_manager(private, env),
                     shutdown_kernel="immediate",
                     progress_bar=progress,
                     log_output=True,
@@ -145,15 +164,29 @@ def _publish(executed: Any, unit: Unit, notebook: Path, working: Path, final: Pa
         raise VitplastError(f"{final} was not written: {error}; make room and run the same command again") from error
 
 
-def _kernel_manager(sockets: str, env: dict[str, str]) -> type:
-    """A kernel manager of this very interpreter that talks through socket files, which can't be taken by others."""
+def _literal(path: Path) -> str:
+    """The path for papermill, which fills parameters into braces."""
+    return str(path).replace("{", "{{").replace("}", "}}")
+
+
+@contextlib.contextmanager
+def _private_folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="vitplast-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def _kernel_manager(private: Path, env: dict[str, str]) -> type:
+    """A kernel manager of this very interpreter that talks through socket files, which can't be taken by others.
+
+    Where these are not to be had (Windows, a path of over about 100 characters) it uses TCP.
+    """
     from jupyter_client import AsyncKernelManager
     from jupyter_client.kernelspec import KernelSpec
 
     class Manager(AsyncKernelManager):
         def __init__(self, **options: Any) -> None:
-            if sockets:
-                options |= {"transport": "ipc", "connection_file": os.path.join(sockets, "kernel.json")}
+            if sys.platform != "win32" and len(str(private)) < 80:
+                options |= {"transport": "ipc", "connection_file": str(private / "kernel.json")}
             super().__init__(**options)
 
         @property

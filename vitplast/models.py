@@ -270,6 +270,8 @@ def _from_hub(name: str, size: int) -> nn.Module:
     try:
         return _create(name, pretrained=True, img_size=size)
     except Exception as error:  # the hub's client raises errors of many packages
+        if "Error(s) in loading state_dict" in str(error):
+            raise _misfit(f"what the hub has for {name}", name, error) from error
         raise VitplastError(
             f"the weights of {name} could not be had from the model hub ({_first_line(error)}). Ways out: "
             f"a weight file with `--weights FILE`, or random weights with `--weights random`"
@@ -295,10 +297,13 @@ def _from_file(name: str, path: Path, size: int) -> nn.Module:
     try:
         return _create(name, pretrained=True, pretrained_cfg_overlay=overlay, img_size=size, num_classes=classes)
     except Exception as error:
-        words = " ".join(str(error).split())
-        raise IntegrityError(
-            f"{path.name} does not hold the weights of {split(name)[0]}: {words[:500]}{' ...' * (len(words) > 500)}"
-        ) from error
+        raise _misfit(path.name, name, error) from error
+
+
+def _misfit(source: str, name: str, error: Exception) -> IntegrityError:
+    words = " ".join(str(error).split())
+    more = " ..." if len(words) > 500 else ""
+    return IntegrityError(f"{source} does not hold the weights of {split(name)[0]}: {words[:500]}{more}")
 
 
 def _new_head(model: nn.Module, num_classes: int, seed: int, head_init: str) -> None:

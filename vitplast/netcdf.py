@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -107,7 +108,8 @@ def save(ds: xr.Dataset, path: Path, check: Callable[[xr.Dataset], None]) -> Pat
             "make room or choose another store, then run the same command again"
         ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
     sync_folder(path.parent)
     return path
 

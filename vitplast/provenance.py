@@ -36,11 +36,12 @@ def attributes(kind: str, run: dict[str, Any], profile: str = "") -> dict[str, s
     """Attributes of a result of `run` (an item of `Parameters.runs()`); the checksums are added on writing."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     commit, dirty = git_state()
-    sets = [f"{run[name]} ({role})" for name, role in
+    shown = public(run)
+    sets = [f"{shown[name]} ({role})" for name, role in
             (("source", "source"), ("target", "target"), ("dataset", "downstream")) if name in run]
     return {
         "title": schema_of(kind).title,
-        "source": f"vitplast {__version__}, {kind} of {run.get('model', '')} on {', '.join(sets)}",
+        "source": f"vitplast {__version__}, {kind} of {shown.get('model', '')} on {', '.join(sets)}",
         "history": f"{now} made by vitplast {__version__}",
         "references": REFERENCES,
         "Conventions": "CF-1.11, ACDD-1.3",
@@ -48,7 +49,7 @@ def attributes(kind: str, run: dict[str, Any], profile: str = "") -> dict[str, s
         "vitplast_version": __version__,
         "kind": kind,
         "run_key": key_of(kind, run),
-        "params_json": json.dumps(public(run), sort_keys=True),
+        "params_json": json.dumps(shown, sort_keys=True),
         "profile": profile or run.get("profile", ""),
         "commit": commit,
         "dirty": dirty,

@@ -17,7 +17,7 @@ import xarray as xr
 from vitplast import netcdf
 from vitplast.errors import AlreadyRunningError, InputError, IntegrityError, VitplastError
 from vitplast.parameters import SCHEMA_VERSION
-from vitplast.provenance import attributes
+from vitplast.provenance import attributes, public
 from vitplast.schema import schema_of
 from vitplast.validation import complete, validate
 
@@ -47,15 +47,16 @@ def write(ds: xr.Dataset, path: str | Path, *, run: dict[str, Any], kind: str, p
         raise InputError(f"{', '.join(fixed)} can't be given, {'it follows' if len(fixed) == 1 else 'they follow'} "
                          "from the run")
     ds = complete(ds, kind)
+    shown = public(run)
     for name in [n for n, v in table.coords.items() if not v.dims and n in run]:
         asked = given(run[name])
         if name in ds.variables and given(ds[name].item()) != asked:
             raise IntegrityError(f"{name} is {ds[name].item()!r} in the data but {asked!r} in the run")
-        ds = ds.assign_coords({name: asked})
+        ds = ds.assign_coords({name: given(shown[name])})
     ds = complete(ds, kind)
     origin = attributes(kind, run, profile)
     own = {k: v for k, v in ds.attrs.items() if k not in origin or k in KNOWN_BY_COMPUTATION}
-    ds.attrs = {name: netcdf.attribute(name, value) for name, value in (origin | own | attrs).items()}
+    ds.attrs = {name: netcdf.attribute(name, value) for name, value in public(origin | own | attrs).items()}
     return _save(ds, Path(path), kind, gathered=False)
 
 

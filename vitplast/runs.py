@@ -14,8 +14,6 @@ import os
 import re
 import shlex
 import signal
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields
@@ -183,8 +181,7 @@ def run_unit(
         append(folder, unit, "started", start)
         env = {"VITPLAST_STORE": str(folder), "VITPLAST_FORCE": "yes" if force else "no"}
         try:
-            with _kernel_folder() as sockets:
-                execution.execute(unit, notebook, folder, sockets, env, time_limit, start_limit, progress)
+            execution.execute(unit, notebook, folder, env, time_limit, start_limit, progress)
             left = set(unit.runs) - done_keys(unit, folder, data)
             if left:
                 raise VitplastError(f"the notebook ended well but made no valid result {', '.join(sorted(left))}")
@@ -221,13 +218,3 @@ def terminate_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-@contextlib.contextmanager
-def _kernel_folder() -> Iterator[str]:
-    """A private folder for the kernel's sockets, whose paths may have about 100 characters; empty: use TCP."""
-    if sys.platform == "win32":
-        yield ""
-        return
-    with tempfile.TemporaryDirectory(prefix="vitplast-", ignore_cleanup_errors=True) as folder:
-        yield folder if len(folder) < 80 else ""

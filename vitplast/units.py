@@ -1,7 +1,7 @@
 """From checked parameters to one result: what the notebooks and the command line both call.
 
-Each function takes the parameters of a single run (one item of `Parameters.runs()`) and a loaded model, and returns
-a labelled dataset. Writing it down is left to `vitplast.results`.
+`load` gives what all runs of a notebook share, `COMPUTE[kind]` makes the dataset of a single run (one item of
+`Parameters.runs()`), `summary` its numbers in a few rows. Writing results down is left to `vitplast.results`.
 """
 
 from __future__ import annotations
@@ -13,90 +13,120 @@ import xarray as xr
 
 from vitplast import images
 from vitplast.bounds import bounds, token_statistics
-from vitplast.finetune import Recipe, finetune
+from vitplast.components import COMPONENTS
+from vitplast.estimate import layer_mean
+from vitplast.finetune import Origin, Recipe, finetune
+from vitplast.images import ImageSet, ImageSplit
 from vitplast.measure import measure
 from vitplast.models import LoadedModel, load_model
 from vitplast.pairs import pair_indices
 from vitplast.probe import linear_probe
 
 Run = dict[str, Any]
+Progress = Callable[[int, int], None]
 
 
-def load(run: Run, *, num_classes: int = 0, head_init: str = "default") -> LoadedModel:
-    """The model that a run names, in evaluation mode on the run's device."""
+def load(run: Run) -> LoadedModel:
+    """The model that a run names, in evaluation mode on the run's device; with a head for the run's data if it trains."""
+    classes = len(open_set(run, run["dataset"]).classes) if "components" in run else 0
     return load_model(
         run["model"],
         weights=run["weights"],
         img_size=run["img_size"],
+        num_classes=classes,
         normalization=run["normalization"],
         init_seed=run["init_seed"],
         device=run["device"],
-        num_classes=num_classes,
-        head_init=head_init,
     )
 
 
-def load_images(run: Run, name: str, seed: int | None = None) -> images.ImageSet:
-    """An image set at the size that a run asks for."""
-    seed = run["seed"] if seed is None else seed
-    return images.open_images(name, size=run["img_size"], seed=seed, download=run["download"])
+def open_set(run: Run, name: str) -> ImageSet:
+    """An image set at the size that a run asks for, divided by its seed."""
+    return images.open_images(name, size=run["img_size"], seed=run.get("seed", 0), download=run["download"])
 
 
-def _pairs(run: Run) -> tuple[images.ImageSplit, images.ImageSplit, Any, Any]:
-    source = load_images(run, run["source"]).source
-    target = load_images(run, run["target"]).test
-    return source, target, *pair_indices(len(source), len(target), run["pairs"], run["design"], run["seed"])
-
-
-def plasticity_run(run: Run, loaded: LoadedModel, progress: Callable[[int, int], None] | None = None) -> xr.Dataset:
+def plasticity_run(run: Run, loaded: LoadedModel, progress: Progress | None = None) -> xr.Dataset:
     """Rates of change of every component on the run's pairs, one value a pair (kind "plasticity")."""
     source, target, source_index, target_index = _pairs(run)
-    return measure(
+    found = measure(
         loaded,
         source,
         target,
+        source_name=run["source"],
+        target_name=run["target"],
         source_index=source_index,
         target_index=target_index,
         design=run["design"],
         conventions=run["conventions"],
         batch_size=run["batch_size"],
         precision=run["precision"],
+        seed=run["seed"],
         progress=progress,
     )
+    return found.assign_attrs(loaded.provenance)
 
 
-def bounds_run(run: Run, loaded: LoadedModel, progress: Callable[[int, int], None] | None = None) -> xr.Dataset:
-    """Bounds of every component, with the token statistics of the images that the same pairs use (kind "bounds")."""
+def bounds_run(run: Run, loaded: LoadedModel, progress: Progress | None = None) -> xr.Dataset:
+    """Bounds of every component, for the tokens of the images that the same pairs use (kind "bounds")."""
     source, target, source_index, target_index = _pairs(run)
-    statistics = token_statistics(
-        loaded, [(source, source_index), (target, target_index)], batch_size=run["batch_size"], progress=progress
+    sides = [(source, source_index), (target, target_index)]
+    statistics = token_statistics(loaded, sides, batch_size=run["batch_size"], progress=progress)
+    return bounds(loaded.model, statistics).assign_attrs(loaded.provenance)
+
+
+def finetune_run(run: Run, loaded: LoadedModel, origin: Origin, progress: Progress | None = None) -> xr.Dataset:
+    """One finetuning run from `origin`, the state that `loaded.model` had when it was loaded (kind "finetune")."""
+    set_ = open_set(run, run["dataset"])
+    splits = (
+        _first(set_.train, run["train_images"]),
+        _first(set_.validation, run["validation_images"]),
+        _first(set_.test, run["test_images"]),
     )
-    return bounds(loaded.model, statistics)
+    found = finetune(origin, *splits, Recipe.from_run(run), prepare=loaded.prepare, progress=progress)
+    return found.assign_attrs(loaded.provenance)
 
 
-def finetune_run(
-    run: Run, loaded: LoadedModel | None = None, progress: Callable[[int, int], None] | None = None
-) -> xr.Dataset:
-    """One finetuning run: one configuration, learning rate and seed (kind "finetune")."""
-    images_ = load_images(run, run["dataset"])
-    fresh = load({**run, "init_seed": run["seed"]} if run["weights"] != "random" else run,
-                 num_classes=len(images_.classes), head_init=run["head_init"])
-    return finetune(
-        fresh.model,
-        images_.train,
-        images_.validation,
-        images_.test,
-        Recipe.from_run(run),
-        prepare=fresh.prepare,
-        progress=progress,
-    )
-
-
-def probe_run(run: Run, loaded: LoadedModel, progress: Callable[[int, int], None] | None = None) -> xr.Dataset:
+def probe_run(run: Run, loaded: LoadedModel, progress: Progress | None = None) -> xr.Dataset:
     """Linear probe of the frozen model: the baseline of the relative gain (kind "probe")."""
-    images_ = load_images(run, run["dataset"])
-    return linear_probe(loaded, images_.train, images_.test, features=run["features"], batch_size=run["batch_size"])
+    set_ = open_set(run, run["dataset"])
+    train, test = _first(set_.train, run["train_images"]), _first(set_.test, run["test_images"])
+    found = linear_probe(loaded, train, test, features=run["features"], batch_size=run["batch_size"])
+    return found.assign_attrs(loaded.provenance)
 
 
-#: Kind to the function that makes one result of it.
-COMPUTE = {"plasticity": plasticity_run, "bounds": bounds_run, "finetune": finetune_run, "probe": probe_run}
+def compute(kind: str, run: Run, progress: Progress | None = None) -> xr.Dataset:
+    """One result from its parameters alone, the model loaded afresh."""
+    loaded = load(run)
+    if kind == "finetune":
+        return finetune_run(run, loaded, Origin(loaded.model), progress)
+    return {"plasticity": plasticity_run, "bounds": bounds_run, "probe": probe_run}[kind](run, loaded, progress)
+
+
+def summary(kind: str, dataset: xr.Dataset) -> list[dict[str, Any]]:
+    """The numbers of a result in a few rows, for a terminal."""
+    if kind == "plasticity":
+        found = layer_mean(dataset)
+        return [
+            {"convention": str(c), "component": k}
+            | {name: float(found[name].sel(convention=c, component=k)) for name in ("mean", "se", "ci_low", "ci_high")}
+            for c in dataset.convention.values
+            for k in COMPONENTS
+        ]
+    if kind == "bounds":
+        found = dataset.bound.mean("layer")
+        return [
+            {"convention": str(c), "variant": str(v)}
+            | {k: float(found.sel(convention=c, variant=v, component=k)) for k in COMPONENTS}
+            for c in dataset.convention.values
+            for v in dataset.variant.values
+        ]
+    return [{"what": str(n), "value": v.item(), "unit": v.attrs["units"]} for n, v in dataset.data_vars.items() if not v.dims]
+
+
+def _pairs(run: Run) -> tuple[ImageSplit, ImageSplit, Any, Any]:
+    source, target = open_set(run, run["source"]).source, open_set(run, run["target"]).test
+    return source, target, *pair_indices(len(source), len(target), run["pairs"], run["design"], run["seed"])
+
+
+def _first(split: ImageSplit, number: int) -> ImageSplit:
+    return split.subset(range(min(number, len(split)))) if number else split

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import struct
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +18,13 @@ if TYPE_CHECKING:
 
 #: What reading a broken or missing picture raises (Pillow's bomb error is added in `square_array`).
 BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, struct.error, zlib.error)
+
+
+def open_picture(path: Path) -> Image.Image:
+    """The picture in a file; the file is read whole and closed, so that a broken one leaves no open handle."""
+    from PIL import Image
+
+    return Image.open(io.BytesIO(path.read_bytes()))
 
 
 def square_array(read: Callable[[], Image.Image], where: str, size: int) -> np.ndarray:

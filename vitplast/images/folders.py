@@ -61,10 +61,12 @@ def data_folder() -> Path:
     return Path(os.environ.get("VITPLAST_DATA") or platformdirs.user_data_dir("vitplast")).expanduser()
 
 
-def not_found(image_set: str, expected: list[Path], what: str) -> MissingDependencyError:
+def not_found(
+    image_set: str, expected: list[Path], what: str, variable: str = "VITPLAST_DATA"
+) -> MissingDependencyError:
     """The error for a set that is not on the disk and may not be downloaded unasked."""
     return MissingDependencyError(
         f"image set {image_set!r} is not on this machine: expected {', '.join(map(str, expected))}. {what} "
         "Allow it with download=True (on the command line --download), or put the files there; the environment "
-        "variable VITPLAST_DATA names another data folder."
+        f"variable {variable} names another folder."
     )

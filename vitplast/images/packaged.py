@@ -46,7 +46,10 @@ def load_digits(*, root: Path | None = None, download: bool = False) -> Records:
 def _grey_table(path: Path, side: int, top: int) -> Records:
     """A compressed table, one row an image: grey values 0..top row by row, then the digit."""
     try:
-        table = np.loadtxt(io.BytesIO(gzip.decompress(path.read_bytes())), delimiter=",", dtype=np.uint8, ndmin=2)
+        text = gzip.decompress(path.read_bytes())
+        if not text.strip():
+            raise IntegrityError(f"{path} is empty")
+        table = np.loadtxt(io.BytesIO(text), delimiter=",", dtype=np.uint8, ndmin=2)
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise IntegrityError(f"{path} cannot be read as a compressed table of numbers: {error}") from error
     if table.shape[1] != side * side + 1 or table[:, :-1].max() > top or table[:, -1].max() > 9:
@@ -119,7 +122,8 @@ def _elpv_wheel(root: Path | None, download: bool, sha256: str) -> Path:
     path = folder / ELPV_WHEEL
     if not path.exists():
         if not download:
-            raise not_found("elpv", [path], f"pip would fetch {ELPV_PROJECT} (91 MB; CC BY-NC-SA 4.0: non-commercial).")
+            what = f"pip would fetch {ELPV_PROJECT} (91 MB; CC BY-NC-SA 4.0: non-commercial)."
+            raise not_found("elpv", [path], what, "VITPLAST_CACHE")
         _fetch_wheel(ELPV_PROJECT, path, sha256)
     elif _sha256(path) != sha256:
         raise IntegrityError(f"{path} is not the expected file: its SHA-256 is not {sha256}; remove it and fetch again")

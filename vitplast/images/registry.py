@@ -55,7 +55,7 @@ ENTRIES = (
           "packaged:load_elpv"),
     Entry("emoji", "Colour emoji by Unicode's group, 136 px", 9, _sizes(1195, 300, 375),
           "OFL 1.1 (font), Unicode licence (list)", "Debian fonts-noto-color-emoji, unicode-data",
-          "apt-get install fonts-noto-color-emoji unicode-data", "emoji without the sex of persons",
+          "apt-get install fonts-noto-color-emoji unicode-data", "picture, whatever the sex of the person",
           "system:load_emoji"),
     Entry("fashion_mnist", "Clothes, 28 px grey", 10, _sizes(48000, 12000, 10000), "MIT",
           "Debian dataset-fashion-mnist", "apt-get install dataset-fashion-mnist", "image",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vitplast.errors import IntegrityError, MissingDependencyError
-from vitplast.images.decode import to_rgb
+from vitplast.images.decode import open_picture, to_rgb
 from vitplast.images.folders import system_files
 from vitplast.images.packaged import from_arrays
 from vitplast.images.sets import Records
@@ -26,6 +26,9 @@ EMOJI_POINTS = 109
 SKIN_TONES = {f"{code:X}" for code in range(0x1F3FB, 0x1F400)}
 #: Man, woman, person; and what only joins or varies: presentation, joiner, female and male sign.
 PERSONS, JOINERS = {"1F468", "1F469", "1F9D1"}, {"FE0F", "200D", "2640", "2642"}
+#: Region codes whose flag is that of another region, and the family that is drawn as one of the families.
+SAME_FLAG = {"CP": "FR", "MF": "FR", "BV": "NO", "SJ": "NO", "UM": "US", "EA": "ES", "HM": "AU", "IO": "DG"}
+SAME_PICTURE = {"1F46A": "person-person-1F466"}
 
 FASHION_PACKAGES = ("dataset-fashion-mnist",)
 FASHION_FILES = tuple(
@@ -43,7 +46,8 @@ STAMPS_GROUPS = ("animals", "clothes", "food", "household", "plants", "symbols",
 def load_emoji(*, root: Path | None = None, download: bool = False) -> Records:
     """Colour emoji of the Noto font, without skin tones; the classes are the nine groups of Unicode's list.
 
-    Emoji that differ only in the sex of the person are one unit and stay in one split.
+    Emoji that differ only in the sex of the person, or that look the same (some flags), are one unit and stay in one
+    split.
     """
     from PIL import features
 
@@ -64,7 +68,7 @@ def load_emoji(*, root: Path | None = None, download: bool = False) -> Records:
         where=lambda row: f"emoji {'-'.join(found[row][0])} of {font_path}",
         classes=classes,
         labels=np.array([classes.index(group) for _, group in found], dtype=np.int64),
-        units=["-".join("person" if c in PERSONS else c for c in codes if c not in JOINERS) for codes, _ in found],
+        units=[emoji_unit(codes) for codes, _ in found],
         together=True,
     )
 
@@ -80,6 +84,15 @@ def parse_emoji(text: str) -> list[tuple[list[str], str]]:
             if not SKIN_TONES & set(codes):
                 found.append((codes, group))
     return found
+
+
+def emoji_unit(codes: list[str]) -> str:
+    """A name that emoji share which differ only in the sex of persons, or have the same picture."""
+    letters = "".join(chr(int(code, 16) - 0x1F1E6 + ord("A")) for code in codes if "1F1E6" <= code <= "1F1FF")
+    if len(letters) == 2:
+        return f"flag {SAME_FLAG.get(letters, letters)}"
+    unit = "-".join("person" if code in PERSONS else code for code in codes if code not in JOINERS)
+    return SAME_PICTURE.get(unit, unit)
 
 
 class EmojiFont:
@@ -162,7 +175,7 @@ def load_stamps(*, root: Path | None = None, download: bool = False) -> Records:
     def read(row: int) -> Image.Image:
         from PIL import Image
 
-        stamp = to_rgb(Image.open(paths[row]))
+        stamp = to_rgb(open_picture(paths[row]))
         side = max(stamp.size)
         square = Image.new("RGB", (side, side), "white")
         square.paste(stamp, ((side - stamp.width) // 2, (side - stamp.height) // 2))

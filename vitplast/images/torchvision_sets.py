@@ -9,17 +9,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from vitplast.errors import IntegrityError, VitplastError
+from vitplast.images.decode import open_picture
 from vitplast.images.folders import data_folder, not_found
 from vitplast.images.packaged import from_arrays
 from vitplast.images.sets import Records
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 #: MD5 of the label and split files of Flowers102.
 FLOWERS_MD5 = {"imagelabels.mat": "e0620be6f572b9609742df49c70aed4d", "setid.mat": "a5357ecc9cb78c4bef273ce3793fc85c"}
@@ -111,15 +109,9 @@ def from_files(
     paths: list[Path], folder: Path, classes: tuple[str, ...], labels: np.ndarray, given: dict[str, np.ndarray]
 ) -> Records:
     """Records of one file an image; ids are the paths relative to `folder`."""
-
-    def read(row: int) -> Image.Image:
-        from PIL import Image
-
-        return Image.open(paths[row])
-
     return Records(
         ids=[path.relative_to(folder).as_posix() for path in paths],
-        read=read,
+        read=lambda row: open_picture(paths[row]),
         where=lambda row: str(paths[row]),
         classes=classes,
         labels=labels,

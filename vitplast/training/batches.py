@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -15,6 +16,15 @@ from vitplast.errors import InputError, ShapeError
 ON_DEVICE_BYTES = 2**31
 #: Normalised images lie within a few units; a larger float image was not normalised.
 LARGEST_FLOAT = 64.0
+
+
+class Labelled(Protocol):
+    """What an image split offers: all its images and labels."""
+
+    def all(self) -> tuple[Tensor, Tensor]: ...
+
+
+Split = Labelled | tuple[Tensor, Tensor]
 
 
 class Images:
@@ -30,6 +40,10 @@ class Images:
     def __len__(self) -> int:
         return len(self.images)
 
+    def subset(self, indices: Tensor) -> Images:
+        """These images alone, in this order."""
+        return Images(self.images[indices.to(self.images.device)], self.prepare, self.device, self.dtype)
+
     def at(self, indices: Tensor, augment: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         batch = self.images[indices.to(self.images.device)]
         if augment is not None:
@@ -39,14 +53,16 @@ class Images:
         return batch.to(self.device, self.dtype)
 
 
-def labelled(split, name: str, *, classes: int, model: nn.Module, needs_prepare: bool) -> tuple[Tensor, Tensor]:
+def labelled(
+    split: Split | None, name: str, *, classes: int | None, model: nn.Module, can_prepare: bool
+) -> tuple[Tensor, Tensor]:
     """Images (N, C, H, W) and int64 labels (N,) of a split (an object with `all()`, or a pair), checked.
 
     Raises
     ------
     InputError
-        If the split is missing or empty, labels are no whole numbers in 0..classes-1, images are not finite, not
-        normalised, or uint8 without something that normalises them.
+        If the split is missing or empty, labels are no whole numbers in 0..classes-1 (`classes` None: any from 0 on),
+        images are not finite, not normalised, or uint8 without something that normalises them.
     ShapeError
         If images are not (N, C, H, W), not of the size that the model takes, or not as many as labels.
     """
@@ -65,11 +81,12 @@ def labelled(split, name: str, *, classes: int, model: nn.Module, needs_prepare:
         raise InputError(f"{name} labels must be whole numbers, got {labels.dtype}")
     labels = labels.to(torch.int64)
     low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= classes:
-        raise InputError(f"{name} labels must be in 0..{classes - 1} (the head has {classes} outputs), got {low}..{high}")
+    if low < 0 or (classes is not None and high >= classes):
+        allowed = "at least 0" if classes is None else f"in 0..{classes - 1} (the head has {classes} outputs)"
+        raise InputError(f"{name} labels must be {allowed}, got {low}..{high}")
     if images.dtype == torch.uint8:
-        if not needs_prepare:
-            raise InputError(f"{name} images are uint8: pass `prepare`, which normalises them as the checkpoint expects")
+        if not can_prepare:
+            raise InputError(f"{name} images are uint8: pass `prepare`, which normalises them for the checkpoint")
     elif images.dtype.is_floating_point:
         largest = float(images.abs().max())
         if not math.isfinite(largest):

@@ -8,14 +8,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from vitplast.training.batches import Images
+
 BATCH = 64
 
 
-def evaluate(forward: Callable[[Tensor], Tensor], inputs, labels: Tensor, *, batch_size: int = BATCH) -> tuple[float, float]:
+def evaluate(
+    forward: Callable[[Tensor], Tensor], inputs: Images, labels: Tensor, *, batch_size: int = BATCH
+) -> tuple[float, float]:
     """Fraction of images classified right, and mean cross-entropy in nats; all images, in order.
 
     Correct images are counted and divided once, so the batch size doesn't weigh images (the authors' mean of batch
-    means does). `inputs` has `len` and `at(indices)`; `labels` is (N,). The first of equal logits is the prediction.
+    means does). `labels` is (N,). The first of equal logits is the prediction.
     """
     correct, loss = 0, 0.0
     with torch.inference_mode():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 
 import torch
 from torch import Tensor, nn
@@ -64,7 +64,7 @@ def classes(model: nn.Module) -> int:
     return head.out_features
 
 
-def check_frozen(model: nn.Module, start: Mapping[str, Tensor], trained: set[str]) -> None:
+def check_frozen(model: nn.Module, start: Mapping[str, Tensor], trained: Set[str]) -> None:
     """A VitplastError that names the tensors outside `trained` that are not bit-equal to `start`."""
     drifted = [name for name, t in tensors(model) if name not in trained and not bit_equal(t, start[name])]
     if drifted:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 
@@ -59,10 +58,3 @@ class Stages:
             return model.head(model.head_drop(model.fc_norm(model.norm(encoded))))
         return model.forward_head(model.norm(encoded))
 
-
-def encode_all(stages: Stages, inputs, batch_size: int) -> Tensor:
-    """`encode` of all images of `inputs` (see `Images`) in order, in chunks of `batch_size`; float, on the model's device."""
-    with torch.no_grad():
-        chunks = [stages.encode(inputs.at(i)) for i in torch.arange(len(inputs)).split(batch_size)]
-    # A chunk that autocast made half precise goes back to the precision of the weights.
-    return torch.cat(chunks).to(next(stages.model.parameters()).dtype)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -26,11 +26,16 @@ class StepLog:
     norms: dict[str, float]
     #: False if loss or gradients are not finite; then nothing was updated.
     finite: bool = True
-    #: Largest allowed norm over found norm, at most 1, for each group.
-    scale: dict[str, float] | None = None
+    #: Factor of clipping by group; 0 where the step was left out.
+    scale: dict[str, float] = field(default_factory=dict)
 
-    def norm(self, groups) -> float:
+    def norm(self, groups: Iterable[str]) -> float:
+        """Gradient norm over all parameters of these groups, before clipping."""
         return math.sqrt(sum(self.norms.get(group, math.nan) ** 2 for group in groups))
+
+    def updates(self, rate: float) -> dict[str, float]:
+        """Rate times clipped gradient norm, by group."""
+        return {g: rate * self.norms[g] * scale if scale > 0 else 0.0 for g, scale in self.scale.items()}
 
 
 class Stepper:
@@ -51,25 +56,23 @@ class Stepper:
     ) -> None:
         parameters = dict(model.named_parameters())
         self.forward, self.recipe = forward, recipe
+        self.named = {name: parameters[name] for names in trained.values() for name in names}
         self.groups = {group: [parameters[name] for name in names] for group, names in trained.items()}
+        inner, outer = (tuple(g for g in self.groups if (g in OUTER) == side) for side in (False, True))
+        self.clipped_together = [tuple(self.groups)] if recipe.clipping == "joint" else [p for p in (inner, outer) if p]
         #: Groups of the component: all but head and final norm, or, if nothing else trains, those named in the recipe.
-        self.component = tuple(g for g in self.groups if g not in OUTER)
-        joint = [tuple(self.groups)]
-        apart = [part for part in (self.component, tuple(g for g in self.groups if g in OUTER)) if part]
-        self.clipped_together = joint if recipe.clipping == "joint" else apart
-        if not self.component:
-            self.component = tuple(g for g in self.groups if g in recipe.components.split("+"))
+        self.component = inner or tuple(g for g in outer if g in recipe.components.split("+"))
         first = next(iter(self.groups.values()))[0]
         self.precision, self.device = precision, first.device
         self.scaler = scaler(precision, self.device)
-        self.optimizer = _optimizer([p for group in self.groups.values() for p in group], recipe)
+        self.optimizer = _optimizer(list(self.named.values()), recipe)
         self.optimizer.zero_grad(set_to_none=True)
 
     def step(self, inputs: Tensor, labels: Tensor, rate: float) -> StepLog:
         """Mean cross-entropy of the batch, its gradient over micro-batches, clipping, one update with rate `rate`."""
         self.optimizer.zero_grad(set_to_none=True)
-        loss = 0.0
-        for x, y in zip(inputs.tensor_split(self._parts(inputs)), labels.tensor_split(self._parts(inputs)), strict=True):
+        loss, parts = 0.0, min(self.recipe.accumulation, len(inputs))
+        for x, y in zip(inputs.tensor_split(parts), labels.tensor_split(parts), strict=True):
             with autocast(self.precision, self.device):
                 logits = self.forward(x)
             logits = logits if logits.dtype == torch.float64 else logits.float()
@@ -81,8 +84,9 @@ class Stepper:
             (part if self.scaler is None else self.scaler.scale(part)).backward()
         return self._update(loss, rate)
 
-    def _parts(self, inputs: Tensor) -> int:
-        return min(self.recipe.accumulation, len(inputs))
+    def state(self) -> dict[str, Tensor]:
+        """A copy of all that trains."""
+        return {name: parameter.detach().clone() for name, parameter in self.named.items()}
 
     def _update(self, loss: float, rate: float) -> StepLog:
         if self.scaler is not None:

@@ -1,0 +1,273 @@
+"""Verdicts on made-up results whose answer is known: a PASS, a FAIL and an INCONCLUSIVE of each rule."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import xarray as xr
+from scipy.stats import kendalltau
+
+from vitplast.claims import CLAIMS, verdicts
+from vitplast.components import COMPONENTS
+from vitplast.errors import HypothesisError, InputError
+from vitplast.rules import bootstrap_means, common_permutation, pair_weights, simultaneous_limits
+
+#: Level of each component in the claimed order; LN1, MHA, LN2, FC1, FC2.
+CLAIMED = {"LN1": 1.0, "MHA": 8.0, "LN2": 1.3, "FC1": 3.0, "FC2": 4.0}
+REVERSED = {"LN1": 8.0, "MHA": 1.0, "LN2": 7.0, "FC1": 3.0, "FC2": 4.0}
+MIXED = {"LN1": 1.0, "MHA": 8.0, "LN2": 3.4, "FC1": 3.0, "FC2": 4.0}
+LAYERS, PAIRS = 4, 40
+
+
+def rates(level, noise=0.05, seed=0, conventions=("common", "in_situ"), pairs=PAIRS, **attrs):
+    rng = np.random.default_rng(seed)
+    base = np.array([level[c] for c in COMPONENTS])[:, None]
+    values = base * np.exp(noise * rng.standard_normal((len(conventions), LAYERS, len(COMPONENTS), pairs)))
+    names = np.array([f"{i}" for i in range(pairs)])
+    return xr.Dataset(
+        {"rate": (("convention", "layer", "component", "pair"), values)},
+        coords={"convention": list(conventions), "layer": np.arange(LAYERS), "component": list(COMPONENTS),
+                "pair": np.arange(pairs), "source_group": ("pair", names), "target_group": ("pair", names)},
+        attrs={"design": "disjoint", **attrs},
+    )
+
+
+def limits(levels, factor=10.0, conventions=("common", "in_situ"), **attrs):
+    """Bounds with one order a variant; a list of orders as value gives one order a block."""
+    table = np.empty((len(conventions), len(levels), LAYERS, len(COMPONENTS)))
+    for v, level in enumerate(levels.values()):
+        orders = level if isinstance(level, list) else [level] * LAYERS
+        table[:, v] = factor * np.array([[order[c] for c in COMPONENTS] for order in orders])
+    return xr.Dataset(
+        {"bound": (("convention", "variant", "layer", "component"), table)},
+        coords={"convention": list(conventions), "variant": list(levels), "layer": np.arange(LAYERS),
+                "component": list(COMPONENTS)},
+        attrs=attrs,
+    )
+
+
+def verdict(claim, *args, **kwargs):
+    return verdicts(*args, **kwargs).set_index("id").loc[claim]
+
+
+def test_every_claim_has_a_row_and_nothing_runs_without_results():
+    table = verdicts()
+    assert table["id"].tolist() == [c.id for c in CLAIMS]
+    assert (table["verdict"] == "NOT RUN").all()
+    assert table["number"].isna().all()
+    for _, row in table.iterrows():
+        assert row["needs"] in row["statistic"]
+
+
+def test_claims_about_finetuning_are_not_run_whatever_is_given():
+    table = verdicts(rates(CLAIMED), limits({"valid": CLAIMED})).set_index("id")
+    assert (table.loc[["C3b", "C4", "C5", "C6", "C7", "C9", "C10"], "verdict"] == "NOT RUN").all()
+    assert (table.loc[["C1", "C2", "C3", "C8"], "verdict"] != "NOT RUN").all()
+
+
+# ---- C1 -------------------------------------------------------------------------------------------------------------
+
+
+def test_c1_cannot_be_decided_before_the_new_bound_is_there():
+    row = verdict("C1", bounds=limits({"valid": CLAIMED}))
+    assert row["verdict"] == "INCONCLUSIVE"
+    assert "new" in row["statistic"]
+    assert row["number"] == 1.0
+    assert verdict("C1", bounds=limits({"valid": REVERSED}))["verdict"] == "INCONCLUSIVE"
+
+
+@pytest.mark.parametrize(
+    ("valid", "new", "expected"),
+    [
+        (CLAIMED, CLAIMED, "PASS"),
+        (CLAIMED, REVERSED, "FAIL"),
+        (CLAIMED, [CLAIMED, CLAIMED, REVERSED, REVERSED], "FAIL"),
+        (CLAIMED, [CLAIMED, CLAIMED, CLAIMED, REVERSED], "INCONCLUSIVE"),
+        (REVERSED, CLAIMED, "INCONCLUSIVE"),
+        (CLAIMED, {**CLAIMED, "FC2": 7.9, "FC1": 3.0}, "INCONCLUSIVE"),  # FC1 and FC2 not about the same
+        (CLAIMED, {**CLAIMED, "LN2": 2.9}, "INCONCLUSIVE"),  # nor LN2 and LN1
+    ],
+)
+def test_c1(valid, new, expected):
+    assert verdict("C1", bounds=limits({"valid": valid, "new": new}))["verdict"] == expected
+
+
+def test_c1_says_when_bounds_are_missing():
+    ds = limits({"valid": CLAIMED})
+    ds["bound"].loc[{"component": "MHA"}] = np.nan
+    row = verdict("C1", bounds=ds)
+    assert row["verdict"] == "INCONCLUSIVE"
+    assert "no block" in row["statistic"]
+
+
+# ---- C2 -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("level", "expected"), [(CLAIMED, "PASS"), (REVERSED, "FAIL")])
+def test_c2(level, expected):
+    row = verdict("C2", rates(level))
+    assert row["verdict"] == expected
+    assert row["number"] == float(expected == "PASS")
+
+
+def test_c2_noise_is_inconclusive():
+    assert verdict("C2", rates({**CLAIMED, "LN2": 3.0}, noise=0.5))["verdict"] == "INCONCLUSIVE"
+
+
+def test_c2_counts_datasets():
+    def mix(good, bad):
+        return {f"t{i}": rates(CLAIMED if i < good else REVERSED, seed=i) for i in range(good + bad)}
+
+    assert verdict("C2", mix(4, 1))["verdict"] == "PASS"
+    assert verdict("C2", mix(3, 2))["verdict"] == "INCONCLUSIVE"
+    assert verdict("C2", mix(2, 2))["verdict"] == "FAIL"
+    assert verdict("C2", mix(3, 2))["number"] == pytest.approx(0.6)
+
+
+def test_c2_decides_on_the_common_convention():
+    one, other = rates(CLAIMED, conventions=["common"]), rates(REVERSED, conventions=["in_situ"])
+    row = verdict("C2", xr.concat([one, other], "convention"))
+    assert row["verdict"] == "PASS"
+    assert "in_situ: all gaps above 0 in 0" in row["statistic"]
+    assert verdict("C2", other)["verdict"] == "FAIL"
+
+
+def test_limits_cover_all_gaps_at_once():
+    rng, missed = np.random.default_rng(0), 0
+    for _ in range(200):
+        values = rng.standard_normal((60, 6))
+        ds = rates(CLAIMED, pairs=60)
+        drawn = bootstrap_means(values, pair_weights(ds, 400, rng))
+        low, high = simultaneous_limits(values.mean(axis=0), drawn)
+        missed += not ((low < 0) & (high > 0)).all()
+    # Nominal 5% (10 of 200); limits made one by one would miss about 26% (52).
+    assert 2 <= missed <= 26
+
+
+def test_weights_follow_the_design():
+    rng, ds = np.random.default_rng(0), rates(CLAIMED, pairs=12)
+    values = rng.standard_normal((12, 1))
+
+    def spread(ds):
+        return float(bootstrap_means(values, pair_weights(ds, 4000, np.random.default_rng(1))).std())
+
+    assert spread(ds) == pytest.approx(values.std() / np.sqrt(12), rel=0.1)
+    # Pairs of one photo are resampled together, on whichever side the photos are.
+    photos = np.repeat(["a", "b", "c"], 4)
+    means = values.reshape(3, 4).mean(axis=1)
+    for side in ("source_group", "target_group"):
+        assert spread(ds.assign_coords({side: ("pair", photos)})) == pytest.approx(means.std() / np.sqrt(3), rel=0.1)
+    # Crossed: the counts of a pair are the product of those of its two images.
+    crossed = ds.assign_coords(source_group=("pair", photos), target_group=("pair", np.tile(list("defg"), 3)))
+    weights = np.concatenate(list(pair_weights(crossed, 150, rng))).reshape(-1, 3, 4)
+    totals = weights.sum(axis=(1, 2))
+    np.testing.assert_allclose(weights.sum(axis=2) / 4, weights.sum(axis=2) / weights.sum(axis=2).sum(1)[:, None] * 3)
+    assert (totals == 12).all()
+    assert all(np.linalg.matrix_rank(w) == 1 for w in weights)
+
+
+# ---- C3 -------------------------------------------------------------------------------------------------------------
+
+
+def test_c3():
+    row = verdict("C3", rates(CLAIMED), limits({"valid": CLAIMED}))
+    assert (row["verdict"], row["number"]) == ("PASS", 1.0)
+    assert "p = 0.0083" in row["statistic"]  # one of 120 orders
+    assert verdict("C3", rates(CLAIMED), limits({"valid": REVERSED}))["verdict"] == "FAIL"
+    swapped = {**CLAIMED, "LN1": 8.5}  # tau_b = 0.2
+    row = verdict("C3", rates(CLAIMED), limits({"valid": swapped}))
+    assert row["verdict"] == "INCONCLUSIVE"
+    assert row["number"] == pytest.approx(0.2)
+
+
+def test_mean_tau_is_that_of_scipy_with_ties():
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 4, (30, 5)).astype(float), rng.integers(0, 4, (30, 5)).astype(float)
+    expected = np.mean([kendalltau(x, y).statistic for x, y in zip(a, b, strict=True)])
+    tau, p = common_permutation(a, b)
+    assert tau == pytest.approx(expected, abs=1e-12)
+    assert 1 / 120 <= p <= 1
+    assert common_permutation(np.ones((2, 5)), b[:2]) == (0.0, 1.0)
+
+
+def test_relabelling_is_common_to_all_blocks():
+    order = np.arange(5.0)
+    # The same order in every block is no more evidence than in one.
+    assert common_permutation(order[None], order[None])[1] == common_permutation(*[np.tile(order, (9, 1))] * 2)[1]
+
+
+# ---- C8 -------------------------------------------------------------------------------------------------------------
+
+
+def test_c8():
+    measured = rates(CLAIMED, noise=0.0)
+    row = verdict("C8", measured, limits({"valid": CLAIMED}, factor=2.0))
+    assert (row["verdict"], row["number"]) == ("PASS", 0.5)
+    assert verdict("C8", measured, limits({"valid": CLAIMED}, factor=1.0))["verdict"] == "PASS"
+    assert verdict("C8", measured, limits({"valid": CLAIMED}, factor=1 - 1e-5))["verdict"] == "FAIL"
+    one = measured.copy(deep=True)
+    one["rate"][1, 2, 3, 4] = 50.0  # one rate of one pair
+    row = verdict("C8", one, limits({"valid": CLAIMED}, factor=2.0))
+    assert row["verdict"] == "FAIL"
+    assert "in_situ, block 2, FC1" in row["statistic"]
+
+
+def test_c8_without_bounds():
+    ds = limits({"valid": CLAIMED})
+    ds["bound"].loc[{"component": "MHA"}] = np.nan
+    row = verdict("C8", rates(CLAIMED), ds)
+    assert row["verdict"] == "PASS"
+    assert "without a bound: MHA" in row["statistic"]
+    row = verdict("C8", rates(CLAIMED), ds * np.nan)
+    assert (row["verdict"], np.isnan(row["number"])) == ("INCONCLUSIVE", True)
+
+
+def test_c8_a_bound_of_zero_allows_a_rate_of_zero_only():
+    flat = {**CLAIMED, "LN2": 0.0}
+    assert verdict("C8", rates(flat), limits({"valid": flat}))["verdict"] == "PASS"
+    assert verdict("C8", rates(CLAIMED), limits({"valid": flat}))["number"] == np.inf
+
+
+# ---- which results belong together ----------------------------------------------------------------------------------
+
+
+def gathered(kind, targets):
+    runs = [kind(t).drop_attrs().assign_coords(target=t, seed=0, model="m", design="disjoint") for t in targets]
+    return xr.concat(runs, "run", join="outer")
+
+
+def test_gathered_results_are_matched_by_their_labels():
+    levels = {"a": 2.0, "b": 0.9}
+    measured = gathered(lambda t: rates(CLAIMED, noise=0.0, pairs=20 if t == "a" else 30), ["a", "b"])
+    assert measured["rate"].isnull().any()  # padded
+    bounds = gathered(lambda t: limits({"valid": CLAIMED}, factor=levels[t]), ["b", "a"])
+    row = verdict("C8", measured, bounds)
+    assert row["number"] == pytest.approx(1 / 0.9)
+    alone = verdict("C8", measured.isel(run=[0]), bounds)
+    assert alone["number"] == pytest.approx(0.5)
+
+
+def test_results_of_other_images_or_models_are_not_compared():
+    def named(**names):
+        return {"params_json": json.dumps(names)}
+
+    measured = rates(CLAIMED, **named(model="m", seed=0))
+    assert verdict("C8", {"a": measured}, {"a": limits({"valid": CLAIMED}, **named(seed=0))})["verdict"] == "PASS"
+    with pytest.raises(HypothesisError, match="same model, source and target"):
+        verdicts({"a": measured}, {"a": limits({"valid": CLAIMED}, **named(seed=1))})
+    with pytest.raises(HypothesisError, match="same model, source and target"):
+        verdicts({"a": measured}, {"b": limits({"valid": CLAIMED})})
+    with pytest.raises(InputError, match="one model at a time, got m, other"):
+        verdicts(measured, limits({"valid": CLAIMED}, **named(model="other")))
+    two = xr.concat([limits({"valid": CLAIMED})] * 2, "run", join="outer")
+    with pytest.raises(InputError, match="2 bounds belong"):
+        verdicts(measured, two)
+
+
+def test_rates_that_are_not_finite_are_refused():
+    measured = rates(CLAIMED)
+    measured["rate"][0, 0, 0, 0] = np.nan
+    with pytest.raises(HypothesisError, match="not finite"):
+        verdicts(measured)

@@ -6,13 +6,16 @@ import json
 
 import numpy as np
 import pytest
+import torch
 import xarray as xr
 from scipy.stats import kendalltau
 
+from vitplast.bounds import bounds, token_statistics
 from vitplast.claims import CLAIMS, verdicts
 from vitplast.components import COMPONENTS
 from vitplast.errors import HypothesisError, InputError
-from vitplast.rules import bootstrap_means, common_permutation, pair_weights, simultaneous_limits
+from vitplast.measure import measure
+from vitplast.rules import common_permutation, simultaneous_limits
 
 #: Level of each component in the claimed order; LN1, MHA, LN2, FC1, FC2.
 CLAIMED = {"LN1": 1.0, "MHA": 8.0, "LN2": 1.3, "FC1": 3.0, "FC2": 4.0}
@@ -138,34 +141,11 @@ def test_limits_cover_all_gaps_at_once():
     rng, missed = np.random.default_rng(0), 0
     for _ in range(200):
         values = rng.standard_normal((60, 6))
-        ds = rates(CLAIMED, pairs=60)
-        drawn = bootstrap_means(values, pair_weights(ds, 400, rng))
-        low, high = simultaneous_limits(values.mean(axis=0), drawn)
+        counts = rng.multinomial(60, np.full(60, 1 / 60), size=400)
+        low, high = simultaneous_limits(values.mean(axis=0), counts @ values / 60)
         missed += not ((low < 0) & (high > 0)).all()
     # Nominal 5% (10 of 200); limits made one by one would miss about 26% (52).
     assert 2 <= missed <= 26
-
-
-def test_weights_follow_the_design():
-    rng, ds = np.random.default_rng(0), rates(CLAIMED, pairs=12)
-    values = rng.standard_normal((12, 1))
-
-    def spread(ds):
-        return float(bootstrap_means(values, pair_weights(ds, 4000, np.random.default_rng(1))).std())
-
-    assert spread(ds) == pytest.approx(values.std() / np.sqrt(12), rel=0.1)
-    # Pairs of one photo are resampled together, on whichever side the photos are.
-    photos = np.repeat(["a", "b", "c"], 4)
-    means = values.reshape(3, 4).mean(axis=1)
-    for side in ("source_group", "target_group"):
-        assert spread(ds.assign_coords({side: ("pair", photos)})) == pytest.approx(means.std() / np.sqrt(3), rel=0.1)
-    # Crossed: the counts of a pair are the product of those of its two images.
-    crossed = ds.assign_coords(source_group=("pair", photos), target_group=("pair", np.tile(list("defg"), 3)))
-    weights = np.concatenate(list(pair_weights(crossed, 150, rng))).reshape(-1, 3, 4)
-    totals = weights.sum(axis=(1, 2))
-    np.testing.assert_allclose(weights.sum(axis=2) / 4, weights.sum(axis=2) / weights.sum(axis=2).sum(1)[:, None] * 3)
-    assert (totals == 12).all()
-    assert all(np.linalg.matrix_rank(w) == 1 for w in weights)
 
 
 # ---- C3 -------------------------------------------------------------------------------------------------------------
@@ -242,10 +222,10 @@ def test_gathered_results_are_matched_by_their_labels():
     levels = {"a": 2.0, "b": 0.9}
     measured = gathered(lambda t: rates(CLAIMED, noise=0.0, pairs=20 if t == "a" else 30), ["a", "b"])
     assert measured["rate"].isnull().any()  # padded
-    bounds = gathered(lambda t: limits({"valid": CLAIMED}, factor=levels[t]), ["b", "a"])
-    row = verdict("C8", measured, bounds)
+    limit = gathered(lambda t: limits({"valid": CLAIMED}, factor=levels[t]), ["b", "a"])
+    row = verdict("C8", measured, limit)
     assert row["number"] == pytest.approx(1 / 0.9)
-    alone = verdict("C8", measured.isel(run=[0]), bounds)
+    alone = verdict("C8", measured.isel(run=[0]), limit)
     assert alone["number"] == pytest.approx(0.5)
 
 
@@ -259,11 +239,22 @@ def test_results_of_other_images_or_models_are_not_compared():
         verdicts({"a": measured}, {"a": limits({"valid": CLAIMED}, **named(seed=1))})
     with pytest.raises(HypothesisError, match="same model, source and target"):
         verdicts({"a": measured}, {"b": limits({"valid": CLAIMED})})
-    with pytest.raises(InputError, match="one model at a time, got m, other"):
+    with pytest.raises(InputError, match="one model at a time, got model = m, other"):
         verdicts(measured, limits({"valid": CLAIMED}, **named(model="other")))
+    with pytest.raises(InputError, match="weights = auto, random"):
+        verdicts({w: rates(CLAIMED, **named(model="m", weights=w)) for w in ("auto", "random")})
     two = xr.concat([limits({"valid": CLAIMED})] * 2, "run", join="outer")
     with pytest.raises(InputError, match="2 bounds belong"):
         verdicts(measured, two)
+
+
+def test_measured_rates_and_bounds_of_a_model_agree(tiny_vit):
+    source, target = torch.randn(2, 6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    measured = measure(tiny_vit, source, target)
+    limit = bounds(tiny_vit, token_statistics(tiny_vit, [source, target]))
+    row = verdict("C8", measured, limit)
+    assert row["verdict"] == "PASS"
+    assert 0.01 < row["number"] <= 1
 
 
 def test_rates_that_are_not_finite_are_refused():

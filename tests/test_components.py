@@ -89,7 +89,7 @@ def test_parts_names_what_a_block_lacks_and_has(name, words):
 
 def test_a_model_without_blocks_is_refused():
     model = on_meta("resnet18")
-    with pytest.raises(LayoutError, match="ResNet has no 'blocks'.*conv1"):
+    with pytest.raises(LayoutError, match=r"ResNet has no 'blocks'.*conv1"):
         components.parts(model)
     with pytest.raises(LayoutError, match=r"belong to no group.*layer4"):
         components.groups(model)
@@ -101,6 +101,14 @@ def test_a_parameter_that_no_rule_knows_is_an_error(tiny_vit):
         components.groups(tiny_vit)
     with pytest.raises(LayoutError, match="temperature"):
         components.select(tiny_vit, "MHA")
+
+
+@pytest.mark.parametrize("name", ["blocks.0.norm1.weight_scale", "blocks.0.attn.qkv.bias_k", "head.weight2"])
+def test_a_rule_must_match_the_whole_name(tiny_vit, name):
+    owner, _, own = name.rpartition(".")
+    tiny_vit.get_submodule(owner).register_parameter(own, torch.nn.Parameter(torch.ones(1)))
+    with pytest.raises(LayoutError, match=own):
+        components.groups(tiny_vit)
 
 
 @pytest.mark.parametrize(("configuration", "expected"), BASE_COUNTS.items())
@@ -135,7 +143,12 @@ def test_345_classes_move_the_head_only():
 
 @pytest.mark.parametrize(
     ("text", "groups"),
-    [("MHA+FC1", {"MHA", "FC1"}), ("LN1+LN2", {"LN1", "LN2"}), ("emb+FC2+LN1", {"emb", "FC2", "LN1"}), ("norm", {"norm"})],
+    [
+        ("MHA+FC1", {"MHA", "FC1"}),
+        ("LN1+LN2", {"LN1", "LN2"}),
+        ("emb+FC2+LN1", {"emb", "FC2", "LN1"}),
+        ("norm", {"norm"}),
+    ],
 )
 @pytest.mark.parametrize("train_head", [True, False])
 @pytest.mark.parametrize("train_norm", [True, False])
@@ -195,7 +208,7 @@ def test_norm1_does_not_match_norm10_nor_block_1_block_10():
         ("vit_small_patch14_dinov2", "LayerScale", {"blocks.0.ls1.gamma", "blocks.0.ls2.gamma"}),
         ("vit_small_patch14_reg4_dinov2", "emb", {"reg_token", "cls_token", "pos_embed", "patch_embed.proj.weight"}),
         ("vit_base_patch16_clip_224", "pre-norm", {"norm_pre.weight", "norm_pre.bias"}),
-        ("vit_base_patch16_siglip_224", "pool", {"attn_pool.latent", "attn_pool.mlp.fc1.weight", "attn_pool.norm.bias"}),
+        ("vit_base_patch16_siglip_224", "pool", {"attn_pool.latent", "attn_pool.mlp.fc1.weight"}),
         ("test_vit2", "norm", {"fc_norm.weight", "fc_norm.bias"}),
     ],
 )
@@ -219,8 +232,11 @@ def test_query_and_key_norms_are_their_own_group():
 
 @pytest.mark.parametrize(
     ("text", "suggestion"),
-    [("MHA2", "MHA"), ("mha", "MHA"), ("FC3", "FC1"), ("LN", "LN1"), ("heads", "head"), ("FC1+Fc2", "FC2"), ("embed", "emb")],
-)
+    [
+        ("MHA2", "MHA"), ("mha", "MHA"), ("FC3", "FC1"), ("LN", "LN1"), ("heads", "head"), ("FC1+Fc2", "FC2"),
+        ("embed", "emb"),
+    ],
+)  # fmt: skip
 def test_unknown_components_are_named_with_the_nearest(tiny_vit, text, suggestion):
     for call in (components.parse_components, lambda t: components.select(tiny_vit, t)):
         with pytest.raises(UnknownNameError, match="unknown component") as error:

@@ -17,7 +17,7 @@ import torch
 from filelock import FileLock
 from onnx import TensorProto, helper, numpy_helper
 
-from vitplast import models, packaged
+from vitplast import model_weights, models, packaged, packaged_graph
 from vitplast.errors import AlreadyRunningError, IntegrityError, MissingDependencyError, VitplastError
 
 WIDTH = 4
@@ -76,7 +76,8 @@ def tiny_graph(blocks=12):
         }  # fmt: skip
         for path, shape in sizes.items():
             add(f"onnx::MatMul_{number}", *shape)
-            nodes.append(helper.make_node("MatMul", ["x", f"onnx::MatMul_{number}"], ["y"], name=f"{node}/{path}/MatMul"))
+            inputs = ["x", f"onnx::MatMul_{number}"]
+            nodes.append(helper.make_node("MatMul", inputs, ["y"], name=f"{node}/{path}/MatMul"))
             add(f"{theirs}.{path.replace('/', '.')}.bias", shape[1])
             number += 1
         for n in (1, 2):
@@ -89,9 +90,9 @@ def tiny_graph(blocks=12):
 
 
 def test_linear_weights_are_found_by_node_name_not_by_number(monkeypatch):
-    monkeypatch.setattr(packaged, "_verify", lambda tensors: None)
+    monkeypatch.setattr(packaged_graph, "verify", lambda tensors: None)
     graph, theirs = tiny_graph()
-    ours = packaged.convert(graph.SerializeToString())
+    ours = packaged_graph.convert(graph.SerializeToString())
     for i in (0, 7, 11):
         first = 1966 + 6 * i
         key, value, query, out, fc1, fc2 = (theirs[f"onnx::MatMul_{first + j}"] for j in range(6))
@@ -100,29 +101,30 @@ def test_linear_weights_are_found_by_node_name_not_by_number(monkeypatch):
         np.testing.assert_array_equal(ours[f"blocks.{i}.attn.qkv.bias"], np.concatenate(biases))
         for name, weight in (("attn.proj", out), ("mlp.fc1", fc1), ("mlp.fc2", fc2)):
             np.testing.assert_array_equal(ours[f"blocks.{i}.{name}.weight"], weight.T)
-        np.testing.assert_array_equal(ours[f"blocks.{i}.ls2.gamma"], theirs[f"backbone.encoder.layer.{i}.layer_scale2.lambda1"])
+        gamma = theirs[f"backbone.encoder.layer.{i}.layer_scale2.lambda1"]
+        np.testing.assert_array_equal(ours[f"blocks.{i}.ls2.gamma"], gamma)
     positions = np.concatenate([theirs["onnx::Concat_1957"], theirs["onnx::Reshape_1962"]], axis=1)
     np.testing.assert_array_equal(ours["pos_embed"], positions)
     assert all(t.is_contiguous() and t.dtype == torch.float32 for t in ours.values())
 
 
 def test_graphs_that_lack_a_node_or_a_tensor_are_refused(monkeypatch):
-    monkeypatch.setattr(packaged, "_verify", lambda tensors: None)
+    monkeypatch.setattr(packaged_graph, "verify", lambda tensors: None)
     graph, _ = tiny_graph(blocks=11)
-    with pytest.raises(IntegrityError, match="no MatMul node '/backbone/encoder/layer.11/attention/attention/query"):
-        packaged.convert(graph.SerializeToString())
+    with pytest.raises(IntegrityError, match=r"no MatMul node '/backbone/encoder/layer\.11/attention/attention/query"):
+        packaged_graph.convert(graph.SerializeToString())
     graph, _ = tiny_graph()
     del graph.graph.initializer[0]
-    with pytest.raises(IntegrityError, match="no tensor 'backbone.embeddings.cls_token'"):
-        packaged.convert(graph.SerializeToString())
+    with pytest.raises(IntegrityError, match=r"no tensor 'backbone\.embeddings\.cls_token'"):
+        packaged_graph.convert(graph.SerializeToString())
 
 
 def test_converted_tensors_must_fit_the_architecture_and_be_finite(monkeypatch):
-    monkeypatch.setattr(packaged, "ARCHITECTURE", "test_vit3")  # small, with LayerScale
+    monkeypatch.setattr(packaged_graph, "ARCHITECTURE", "test_vit3")  # small, with LayerScale
     with torch.device("meta"):
-        shapes = models._create(packaged.ARCHITECTURE, num_classes=0).state_dict()
+        shapes = model_weights.create(packaged_graph.ARCHITECTURE, num_classes=0).state_dict()
     tensors = {k: torch.zeros(v.shape) for k, v in shapes.items()}
-    packaged._verify(tensors)
+    packaged_graph.verify(tensors)
     for wrong in (
         {**tensors, "mask_token": torch.zeros(1)},
         {k: v for k, v in tensors.items() if k != "norm.bias"},
@@ -130,10 +132,10 @@ def test_converted_tensors_must_fit_the_architecture_and_be_finite(monkeypatch):
     ):
         changed = (set(wrong) ^ set(tensors)) or {"blocks.3.ls1.gamma"}
         with pytest.raises(IntegrityError, match=f"don't fit.*: {changed.pop()}$"):
-            packaged._verify(wrong)
+            packaged_graph.verify(wrong)
     tensors["norm.weight"][3] = torch.nan
     with pytest.raises(IntegrityError, match=r"not finite: norm\.weight"):
-        packaged._verify(tensors)
+        packaged_graph.verify(tensors)
 
 
 def test_content_hash_sees_names_types_shapes_and_every_bit():
@@ -153,15 +155,15 @@ def test_content_hash_sees_names_types_shapes_and_every_bit():
 def test_positions_are_sampled_without_antialiasing():
     positions = torch.randn(1, 1 + 37 * 37, 5, generator=torch.Generator().manual_seed(0))
     grid = positions[0, 1:].reshape(37, 37, 5)
-    assert packaged.resize_positions(positions, (37, 37)) is positions
-    one = packaged.resize_positions(positions, (1, 1))
+    assert packaged_graph.resize_positions(positions, (37, 37)) is positions
+    one = packaged_graph.resize_positions(positions, (1, 1))
     # The centre of one cell is the centre of 37: exactly the middle position, where an antialiased one is an average.
     torch.testing.assert_close(one[0, 1], grid[18, 18])
     torch.testing.assert_close(one[:, 0], positions[:, 0], rtol=0, atol=0)
     flat = torch.cat([positions[:, :1], torch.full((1, 1369, 5), 3.0)], dim=1)
-    torch.testing.assert_close(packaged.resize_positions(flat, (4, 6))[:, 1:], torch.full((1, 24, 5), 3.0))
+    torch.testing.assert_close(packaged_graph.resize_positions(flat, (4, 6))[:, 1:], torch.full((1, 24, 5), 3.0))
     rows = torch.arange(37.0).repeat_interleave(37).reshape(1, 1369, 1)
-    small = packaged.resize_positions(torch.cat([torch.zeros(1, 1, 1), rows], dim=1), (4, 8))[0, 1:].reshape(4, 8)
+    small = packaged_graph.resize_positions(torch.cat([torch.zeros(1, 1, 1), rows], dim=1), (4, 8))[0, 1:].reshape(4, 8)
     torch.testing.assert_close(small, small[:, :1].expand(4, 8))  # rows stay rows
     torch.testing.assert_close(small[:, 0], (torch.arange(4) + 0.5) * 37 / 4 - 0.5, atol=0.05, rtol=0)
 
@@ -265,7 +267,7 @@ def test_a_full_disk_leaves_nothing_under_the_final_name(cache, fetches, monkeyp
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(packaged.os, "fsync", full)
-    with pytest.raises(VitplastError, match="No space left on device.*VITPLAST_CACHE"):
+    with pytest.raises(VitplastError, match=r"No space left on device.*VITPLAST_CACHE"):
         packaged.load_tensors()
     assert not packaged.is_cached()
 
@@ -399,7 +401,7 @@ def proof_images():
     """Two photographs and one of noise, uint8 (3, 3, 224, 224)."""
     from skimage import data, transform
 
-    photos = [transform.resize(image[:, :, :3], (224, 224), anti_aliasing=True) for image in (data.astronaut(), data.coffee())]
+    photos = [transform.resize(image, (224, 224), anti_aliasing=True) for image in (data.astronaut(), data.coffee())]
     noise = np.random.default_rng(0).random((224, 224, 3))
     images = np.stack([*photos, noise])
     return torch.from_numpy((images * 255).round().astype(np.uint8)).permute(0, 3, 1, 2).contiguous()

@@ -6,7 +6,9 @@ Pages read results, they make none. Which profile is shown is decided by the env
 
 from __future__ import annotations
 
+import json
 import os
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -14,6 +16,7 @@ import xarray as xr
 
 from vitplast import results
 from vitplast.errors import VitplastError
+from vitplast.gathering import singles
 from vitplast.runs import project_root, store_folder
 
 KINDS = ("plasticity", "bounds", "probe", "finetune")
@@ -24,7 +27,7 @@ def profile() -> str:
     return os.environ.get("VITPLAST_PROFILE", "quick")
 
 
-def gathered_path(kind: str):
+def gathered_path(kind: str) -> Path:
     """The gathered results of a kind: the store's, else those in `data/`."""
     places = [store_folder() / "gathered" / profile(), project_root() / "data" / profile()]
     for place in places:
@@ -39,20 +42,23 @@ def open_results(kind: str) -> xr.Dataset:
     return results.read(gathered_path(kind))
 
 
+def runs_of(gathered: xr.Dataset) -> list[tuple[dict[str, Any], xr.Dataset]]:
+    """The single runs, as they were before gathering, each with its parameters."""
+    return [(json.loads(one.attrs["params_json"]), one) for one in singles(gathered)]
+
+
 def pick(gathered: xr.Dataset, **values: Any) -> xr.Dataset:
-    """The one run whose coordinates have these values, with its padding dropped.
+    """The one run whose parameters have these values.
 
     Raises
     ------
     VitplastError
         If not exactly one run matches.
     """
-    runs = gathered
-    for name, value in values.items():
-        runs = runs.isel(run=(runs[name] == value).values)
-    if runs.sizes["run"] != 1:
-        raise VitplastError(f"{runs.sizes['run']} runs match {values}")
-    return runs.isel(run=0)
+    found = [one for given, one in runs_of(gathered) if all(given.get(name) == v for name, v in values.items())]
+    if len(found) != 1:
+        raise VitplastError(f"{len(found)} runs match {values}")
+    return found[0]
 
 
 def provenance(gathered: xr.Dataset, notebook: str) -> Any:
@@ -71,8 +77,9 @@ def facts_of(gathered: xr.Dataset) -> dict[str, str]:
     def values(*names: str) -> str:
         found: list[str] = []
         for name in names:
-            if name in gathered.coords:
-                found += [str(v) for v in pd.unique(gathered[name].values.ravel())]
+            varying = next((n for n in (name, f"attr_{name}") if n in gathered.coords), None)
+            if varying:
+                found += [str(v) for v in pd.unique(gathered[varying].values.ravel())]
             elif name in gathered.attrs:
                 found.append(str(gathered.attrs[name]))
         return ", ".join(found) or "not recorded"

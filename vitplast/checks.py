@@ -6,78 +6,87 @@ finetune better than norms and head at equal steps. Each check gives its numbers
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 import xarray as xr
 
 from vitplast.components import COMPONENTS
-from vitplast.estimate import layer_mean
+from vitplast.estimate import layer_mean, plasticity
+from vitplast.gathering import singles
 
 MATRICES = ("MHA", "FC1", "FC2")
 OTHERS = ("LN1", "LN2", "head")
 
+Runs = dict[tuple[str, str], xr.Dataset]
+Row = tuple[str, bool, str]
 
-def checks(plasticity: xr.Dataset, bounds: xr.Dataset, finetune: xr.Dataset) -> pd.DataFrame:
+
+def checks(rates: xr.Dataset, bounds: xr.Dataset, finetune: xr.Dataset) -> pd.DataFrame:
     """Table with columns check, passed and found, from gathered results (along `run`) of the three kinds."""
+    measured = _named(rates)
     rows = [
-        *_bounds_hold(plasticity, bounds),
-        *_fc1_above_fc2(plasticity),
-        *_differs_from_random(plasticity),
+        *_bounds_hold(measured, _named(bounds)),
+        *_fc1_above_fc2(measured),
+        *_differs_from_random(measured),
         *_matrices_finetune_better(finetune),
     ]
     return pd.DataFrame(rows, columns=["check", "passed", "found"])
 
 
-def _runs(gathered: xr.Dataset) -> list[xr.Dataset]:
-    return [gathered.isel(run=i) for i in range(gathered.sizes["run"])]
+def _named(gathered: xr.Dataset) -> dict[tuple[str, str], xr.Dataset]:
+    """Single runs by target and weights."""
+    runs = {}
+    for one in singles(gathered):
+        given = json.loads(one.attrs["params_json"])
+        runs[given["target"], given["weights"]] = one
+    return runs
 
 
-def _name(run: xr.Dataset) -> str:
-    return f"{run.target.item()}{', random weights' if run.weights.item() == 'random' else ''}"
+def _words(values: dict[tuple[str, str], float], form: str) -> str:
+    return ", ".join(f"{t}{', random weights' if w == 'random' else ''}: {v:{form}}" for (t, w), v in values.items())
 
 
-def _bounds_hold(plasticity: xr.Dataset, bounds: xr.Dataset) -> list[tuple[str, bool, str]]:
-    by_name = {_name(run): run for run in _runs(bounds)}
-    worst = {}
-    for run in _runs(plasticity):
-        if _name(run) in by_name:
-            ratio = run.rate.max("pair") / by_name[_name(run)].bound.sel(variant="valid")
-            worst[_name(run)] = float(ratio.max())
-    found = ", ".join(f"{name}: {value:.3f}" for name, value in worst.items())
+def _bounds_hold(rates: Runs, bounds: Runs) -> list[Row]:
+    worst = {
+        name: float((run.rate.max("pair") / bounds[name].bound.sel(variant="valid")).max())
+        for name, run in rates.items()
+        if name in bounds
+    }
     passed = bool(worst) and max(worst.values()) <= 1 + 1e-6
-    return [("no measured rate exceeds its valid bound (largest ratio)", passed, found)]
+    return [("no measured rate exceeds its valid bound (largest ratio)", passed, _words(worst, ".3f"))]
 
 
-def _fc1_above_fc2(plasticity: xr.Dataset) -> list[tuple[str, bool, str]]:
+def _fc1_above_fc2(rates: Runs) -> list[Row]:
     rows = []
-    for convention in plasticity.convention.values:
+    for convention in ("common", "in_situ"):
         ratio = {}
-        for run in _runs(plasticity):
-            if run.weights.item() != "random":
-                mean = layer_mean(run)["mean"].sel(convention=convention)
-                ratio[_name(run)] = float(mean.sel(component="FC1") / mean.sel(component="FC2"))
-        found = ", ".join(f"{name}: {value:.2f}" for name, value in ratio.items())
+        for (target, weights), run in rates.items():
+            if weights != "random" and convention in run.convention:
+                mean = run.rate.sel(convention=convention).mean(["layer", "pair"])
+                ratio[target, weights] = float(mean.sel(component="FC1") / mean.sel(component="FC2"))
         passed = bool(ratio) and min(ratio.values()) > 1
-        rows.append((f"FC1 is more plastic than FC2, {convention.replace('_', ' ')} (ratio)", passed, found))
+        rows.append((f"FC1 is more plastic than FC2, {convention.replace('_', ' ')} (ratio)", passed,
+                     _words(ratio, ".2f")))
     return rows
 
 
-def _differs_from_random(plasticity: xr.Dataset) -> list[tuple[str, bool, str]]:
-    random = {run.target.item(): run for run in _runs(plasticity) if run.weights.item() == "random"}
+def _differs_from_random(rates: Runs) -> list[Row]:
     apart = {}
-    for run in _runs(plasticity):
-        if run.weights.item() == "random" or run.target.item() not in random:
+    for (target, weights), run in rates.items():
+        if weights == "random" or (target, "random") not in rates:
             continue
-        ours, other = (layer_mean(r).sel(convention="common") for r in (run, random[run.target.item()]))
+        both = [plasticity(layer_mean(r)).sel(convention="common") for r in (run, rates[target, "random"])]
         for component in COMPONENTS:
-            a, b = ours.sel(component=component), other.sel(component=component)
+            a, b = (one.sel(component=component) for one in both)
             apart[component] = bool(a.ci_low > b.ci_high or a.ci_high < b.ci_low)
     found = ", ".join(f"{c} {'apart' if yes else 'overlap'}" for c, yes in apart.items())
     passed = bool(apart) and all(apart.values())
     return [("pretrained weights differ from random ones (95% intervals, common input)", passed, found)]
 
 
-def _matrices_finetune_better(finetune: xr.Dataset) -> list[tuple[str, bool, str]]:
+def _matrices_finetune_better(finetune: xr.Dataset) -> list[Row]:
     gaps = {}
     for dataset in np.unique(finetune.dataset):
         best = {}

@@ -18,9 +18,9 @@ import xarray as xr
 from vitplast.errors import HypothesisError, InputError
 from vitplast.rules import Verdict, bound_order, bound_ranking, bounds_hold, measured_ranking
 
-#: Coordinates along `run` that say which model and which images a result belongs to.
-RUN_NAMES = ("model", "weights", "img_size", "normalization", "init_seed", "source", "target", "pairs", "design",
-             "seed")
+#: Parameters of a run that say which model it belongs to, and which images.
+MODEL_NAMES = ("model", "weights", "img_size", "normalization", "init_seed")
+RUN_NAMES = (*MODEL_NAMES, "source", "target", "pairs", "design", "seed")
 
 Results = xr.Dataset | Mapping[str, xr.Dataset] | None
 
@@ -72,6 +72,7 @@ CLAIMS = (
           "plasticity, finetune of rescaled models", _ANY),
 )
 
+
 def verdicts(
     plasticity: Results = None, bounds: Results = None, finetune: Results = None, *, draws: int = 2000, seed: int = 0
 ) -> pd.DataFrame:
@@ -97,9 +98,10 @@ def verdicts(
     """
     rates = {key: _clean(ds) for key, ds in _runs(plasticity).items()}
     limits = _runs(bounds)
-    models = {str(_labels(ds).get("model", "")) for ds in (*rates.values(), *limits.values())} - {""}
-    if len(models) > 1:
-        raise InputError(f"verdicts are for one model at a time, got {', '.join(sorted(models))}")
+    for name in MODEL_NAMES:
+        values = {str(_labels(ds).get(name, "")) for ds in (*rates.values(), *limits.values())} - {""}
+        if len(values) > 1:
+            raise InputError(f"verdicts are for one model at a time, got {name} = {', '.join(sorted(values))}")
     both_rates, both_limits = _matched(plasticity, bounds, rates, limits)
     decided: dict[str, Verdict] = {}
     if limits:
@@ -125,7 +127,12 @@ def _runs(results: Results) -> dict[Any, xr.Dataset]:
         return dict(results)
     if "run" not in results.dims:
         return {0: results}
-    return {i: results.isel(run=i) for i in range(results.sizes["run"])}
+    return {i: _with_design(results.isel(run=i)) for i in range(results.sizes["run"])}
+
+
+def _with_design(run: xr.Dataset) -> xr.Dataset:
+    """A run of a gathered dataset with the design of its pairs as an attribute again."""
+    return run.assign_attrs({"design": run.coords["design"].item()}) if "design" in run.coords else run
 
 
 def _matched(

@@ -100,7 +100,7 @@ def models(
     """
     from vitplast.models import catalogue
 
-    _print_table(catalogue(pattern), as_json)
+    _print_table([{"model": name} for name in catalogue(pattern)], as_json)
 
 
 @app.command()
@@ -129,10 +129,12 @@ def components(
     """
     from vitplast.components import CONFIGURATIONS, groups
     from vitplast.components import select as select_
-    from vitplast.models import check_name, skeleton
+    from vitplast.model_names import split
+    from vitplast.model_weights import outline
+    from vitplast.models import check_name
 
     check_name(model)
-    net = skeleton(model, num_classes=classes)
+    net = outline(split(model)[0], num_classes=classes)
     sizes = {name: p.numel() for name, p in net.named_parameters()}
     by_group = groups(net)
     trained = {}

@@ -22,7 +22,9 @@ from vitplast.errors import LayoutError, ShapeError
 #: Bytes of component outputs that the crossed design keeps, so that each image goes through the model once.
 KEPT_BYTES = 2**28
 #: Largest `||D^T D|| ||W^T W|| / <D^T D, W^T W>` at which the Gram form is trusted; beyond, it loses digits.
-CANCELLATION = 60.0
+CANCELLATION = 250.0
+#: Gram matrices in memory at a time.
+GRAMS_AT_ONCE = 4
 
 LAYER_NORMS = (nn.LayerNorm, timm.layers.LayerNorm, timm.layers.LayerNormFp32)
 
@@ -160,8 +162,8 @@ class CommonInput:
         return max(1, KEPT_BYTES // size), batch_size
 
     def pairs_at_once(self, targets: int, batch_size: int) -> int:
-        """Pairs in one call of `pairwise`."""
-        return batch_size
+        """Pairs in one call of `pairwise`: source and first target together have `batch_size` images."""
+        return max(1, batch_size // 2)
 
 
 class _Scales:
@@ -194,16 +196,15 @@ class _Linear:
 
     def fill(self, out: Tensor, difference: Tensor) -> None:
         with torch.autocast(difference.device.type, enabled=False):
-            gram = difference.transpose(1, 2) @ difference
-            # one row of the Gram matrix at a time in the precision of the model, then the rows in float64
-            inner = (gram.transpose(0, 1) @ self.grams).sum(dim=0, dtype=torch.float64)
-            bound = rough_norms(gram)[:, None] * self.sizes
-            squares = inner.clamp(min=0)
-            lossy = (bound > CANCELLATION * inner) & (bound > 0)
-            out[self.layers, self.columns] = squares.sqrt().T
-            for b, k in lossy.nonzero().tolist():
-                direct = F.linear(difference[b : b + 1], wide(self.weights[k]))
-                out[self.layers[k], self.columns[k], b] = norms(direct)[0]
+            for start in range(0, len(difference), GRAMS_AT_ONCE):
+                some = difference[start : start + GRAMS_AT_ONCE]
+                gram = some.transpose(1, 2) @ some
+                # one row of the Gram matrix at a time in the precision of the model, then the rows in float64
+                inner = (gram.transpose(0, 1) @ self.grams).sum(dim=0, dtype=torch.float64)
+                bound = rough_norms(gram)[:, None] * self.sizes
+                for b, k in ((bound > CANCELLATION * inner) & (bound > 0)).nonzero().tolist():
+                    inner[b, k] = norms(F.linear(some[b : b + 1], wide(self.weights[k])))[0].square()
+                out[self.layers, self.columns, start : start + len(some)] = inner.clamp(min=0).sqrt().T
 
 
 def _plain(module: nn.Module, classes: tuple[type, ...]) -> bool:

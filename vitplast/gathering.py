@@ -53,7 +53,7 @@ def gather(paths: str | Path | Iterable[str | Path], expected: Expected | None =
         for one in ones:
             kind, key = str(one.attrs["kind"]), str(one.attrs["run_key"])
             other, where = found.setdefault(kind, {}).setdefault(key, (one, path))
-            if _numbers(one) != _numbers(other):
+            if one is not other and _numbers(one) != _numbers(other):
                 raise IntegrityError(f"{where} and {path} hold different numbers for the same run {key} "
                                      f"({one.attrs['params_json']}); remove the wrong one")
     if bad:

@@ -12,18 +12,16 @@ import xarray as xr
 from torch import Tensor, nn
 
 from vitplast.common_input import CommonInput
-from vitplast.components import COMPONENTS
-from vitplast.errors import HypothesisError, InputError, ShapeError, UnknownNameError
+from vitplast.errors import InputError, ShapeError, UnknownNameError
 from vitplast.in_situ import InSitu
 from vitplast.pairs import DESIGNS, pair_indices, product_sides
+from vitplast.rate_table import RateTable, joined
 from vitplast.sides import Side, check_mode
 
 #: Input conventions (Definition 2).
 CONVENTIONS = {"common": CommonInput, "in_situ": InSitu}
 #: Precision of the forward pass; float32 means the precision of the weights.
 PRECISIONS = ("float32", "bfloat16", "float16")
-#: Largest share of pairs that may coincide.
-MAX_DROPPED = 0.01
 
 Progress = Callable[[int, int], None]
 
@@ -60,7 +58,7 @@ def rates_of_change(
     source_index, target_index : int array, optional
         The pairs themselves, instead of `pairs` and `seed` (a mapping of target indices for several targets).
     batch_size : int
-        Pairs at a time; in situ, images in a forward pass.
+        Images in the model at a time, of both sides together.
     precision : {"float32", "bfloat16", "float16"}
         Below float32 through autocast. Distances are always differences in float32 or more, summed in float64.
     setup : CommonInput, optional
@@ -110,7 +108,7 @@ def rates_of_change(
     with _computing(x, precision) as used_precision:
         engine = setup if convention == "common" and setup is not None else CONVENTIONS[convention](network)
         walk = _crossed if design == "crossed" else _pairwise
-        tables = {name: _Table(engine, len(index[name][0])) for name in ys}
+        tables = {name: RateTable(engine.name, engine.shape, len(index[name][0])) for name in ys}
         done, total = 0, sum(len(source) for source, _ in index.values())
         for name, places, measured in walk(engine, x, ys, index, batch_size):
             tables[name].put(places, *measured)
@@ -147,67 +145,8 @@ def measure(
     several = isinstance(targets, Mapping)
     parts = [rates_of_change(model, source, targets, convention=c, **options) for c in conventions]
     if not several:
-        return _joined(conventions, parts, source_name, target_name)
-    return {name: _joined(conventions, [p[name] for p in parts], source_name, name) for name in targets}
-
-
-def _joined(conventions: Sequence[str], parts: list[xr.Dataset], source: str, target: str) -> xr.Dataset:
-    asked = parts[0].sizes["pair"] + parts[0].attrs["dropped_pairs"]
-    parts = list(xr.align(*parts, join="inner"))
-    axis = xr.Variable("convention", list(conventions), {"long_name": "input convention"})
-    whole = xr.concat(parts, axis, data_vars="all", coords="minimal", compat="equals", join="exact",
-                      combine_attrs="override")
-    dropped = asked - whole.sizes["pair"]
-    _check_dropped(dropped, asked)
-    del whole.attrs["convention"]
-    return whole.assign_attrs(source=source, target=target, dropped_pairs=dropped)
-
-
-class _Table:
-    """The distances of all pairs of one target, filled as they are measured."""
-
-    def __init__(self, engine: Any, pairs: int) -> None:
-        self.engine = engine
-        shape = (*engine.shape, pairs)
-        self.distance_in, self.distance_out = (np.full(shape, np.nan) for _ in range(2))
-        self.dropped = np.zeros(pairs, dtype=bool)
-
-    def put(self, places: np.ndarray, d_in: Tensor, d_out: Tensor, same: Tensor) -> None:
-        for what, d in (("distance of the inputs", d_in), ("distance of the outputs", d_out)):
-            if not torch.isfinite(d).all():
-                at = (~torch.isfinite(d.expand(d_out.shape))).nonzero()[0].tolist()
-                raise HypothesisError(
-                    f"{what} of {COMPONENTS[at[1]]} in layer {at[0]} is not finite ({self.engine.name} inputs); "
-                    "are the weights finite, and does the precision hold the activations?"
-                )
-        self.distance_in[..., places] = d_in.cpu().numpy()
-        self.distance_out[..., places] = d_out.cpu().numpy()
-        self.dropped[places] = same.cpu().numpy()
-        _check_dropped(int(self.dropped.sum()), len(self.dropped))
-
-    def dataset(self, x: Side, y: Side, index: tuple[np.ndarray, np.ndarray], attrs: dict[str, Any]) -> xr.Dataset:
-        keep = np.flatnonzero(~self.dropped)
-        d_in, d_out = self.distance_in[..., keep], self.distance_out[..., keep]
-        dims = ("layer", "component", "pair")
-        source, target = (side[keep] for side in index)
-        return xr.Dataset(
-            {
-                "rate": (dims, d_out / d_in, {"units": "1", "long_name": "rate of change"}),
-                "distance_in": (dims, d_in, {"units": "1", "long_name": "distance of the inputs"}),
-                "distance_out": (dims, d_out, {"units": "1", "long_name": "distance of the outputs"}),
-            },
-            coords={
-                "layer": ("layer", np.arange(len(d_in)), {"units": "1", "long_name": "block, counted from 0"}),
-                "component": ("component", list(COMPONENTS), {"long_name": "component"}),
-                "pair": ("pair", keep.astype(np.int64), {"units": "1", "long_name": "pair"}),
-                **{
-                    f"{side}_{what}": ("pair", np.array(values, dtype=str)[at], {"long_name": f"{side} {words}"})
-                    for side, images, at in (("source", x, source), ("target", y, target))
-                    for what, values, words in (("id", images.ids, "image"), ("group", images.groups, "image group"))
-                },
-            },
-            attrs={**attrs, "dropped_pairs": int(self.dropped.sum())},
-        )
+        return joined(conventions, parts, source_name, target_name)
+    return {name: joined(conventions, [p[name] for p in parts], source_name, name) for name in targets}
 
 
 Walk = Iterator[tuple[str, np.ndarray, tuple[Tensor, Tensor, Tensor]]]
@@ -268,10 +207,3 @@ def _given(index: Any, side: Side) -> np.ndarray:
             f"the index of the {side.name} goes from {index.min()} to {index.max()}, but there are {len(side)} images"
         )
     return index.astype(np.int64)
-
-
-def _check_dropped(dropped: int, pairs: int) -> None:
-    if dropped > MAX_DROPPED * pairs:
-        raise HypothesisError(
-            f"{dropped} of {pairs} pairs coincide, more than {MAX_DROPPED:.0%}: do source and target share images?"
-        )

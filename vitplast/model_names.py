@@ -79,7 +79,7 @@ def check_name(name: str, weights: str = "auto") -> None:
         if module:
             raise LayoutError(
                 f"{architecture!r} is not a plain vision transformer (it is in timm's module {module}). "
-                f"{nearest(architecture, known)}"
+                f"{nearest(architecture, [a for a in known if a.startswith(('vit_', 'deit'))])}"
             )
         raise UnknownNameError("model", name, [PACKAGED, *known])
     own = [*known[architecture], *(["packaged"] if architecture == packaged.ARCHITECTURE else [])]

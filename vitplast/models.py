@@ -5,19 +5,14 @@ A model comes back in evaluation mode with a new head; what was loaded is record
 
 from __future__ import annotations
 
-import hashlib
-import logging
 import math
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from vitplast import packaged
-from vitplast.components import groups, parts
-from vitplast.errors import InputError, IntegrityError, LayoutError, ShapeError, UnknownNameError, VitplastError
+from vitplast import model_weights, packaged
+from vitplast.errors import InputError, LayoutError, ShapeError, UnknownNameError
 from vitplast.model_names import PACKAGED, check_name, matching, origin, split
 
 if TYPE_CHECKING:
@@ -32,8 +27,6 @@ __all__ = [
 #: Mean and deviation of the input: the checkpoint's own, or ImageNet's as in the authors' code.
 NORMALIZATIONS = ("checkpoint", "imagenet")
 HEAD_INITS = ("default", "zero")
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,21 +129,21 @@ def load_model(
     architecture, tag = split(name)
     where = origin(name, weights)
     timm_name = architecture if tag == "packaged" else name
-    outline = _outline(timm_name)
+    outline = model_weights.outline(timm_name)
     size = _checked_size(outline, img_size)
     if where == "packaged":
-        model = _from_package(size)
+        model = model_weights.from_package(size)
     elif where == "hub":
-        model = _from_hub(timm_name, size)
+        model = model_weights.from_hub(timm_name, size)
         tag = str(model.pretrained_cfg.get("tag") or "")
     elif where == "file":
-        model = _from_file(timm_name, Path(weights).expanduser(), size)
+        model = model_weights.from_file(timm_name, Path(weights).expanduser(), size)
         tag = "" if tag == "packaged" else tag
     else:
-        model, tag = _create(timm_name, init_seed, img_size=size, num_classes=0), ""
-    _new_head(model, num_classes, init_seed, head_init)
-    _check_finite(model, name)
-    source, licence = _words(where, model, weights, init_seed)
+        model, tag = model_weights.create(timm_name, init_seed, img_size=size, num_classes=0), ""
+    model_weights.new_head(model, num_classes, init_seed, head_init)
+    model_weights.check_finite(model, name)
+    source, licence = model_weights.source_and_licence(where, model, weights, init_seed)
     mean, std = _normalization(model, normalization)
     return LoadedModel(
         model.eval().to(target), architecture, tag, where, source, licence, weights_hash(model),
@@ -199,7 +192,7 @@ def catalogue(pattern: str = "") -> list[str]:
     names = matching(pattern)
     for architecture in dict.fromkeys(split(name)[0] for name in names):
         try:
-            _outline(architecture, depth=1)
+            model_weights.outline(architecture, depth=1)
             plain[architecture] = True
         except LayoutError:
             plain[architecture] = False
@@ -216,34 +209,6 @@ def _check_choices(num_classes: int, normalization: str, init_seed: int, head_in
             raise InputError(f"{label} must be an integer of at least 0, got {value!r}")
 
 
-@contextmanager
-def _private_random_state(seed: int) -> Iterator[None]:
-    """Draws inside come from `seed`; the CPU generator is put back after, those of GPUs are not touched."""
-    import torch
-
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        yield
-
-
-def _create(name: str, seed: int = 0, **kwargs: Any) -> nn.Module:
-    import timm
-
-    with _private_random_state(seed):
-        return timm.create_model(name, **{"pretrained": False, **kwargs})
-
-
-def _outline(name: str, **kwargs: Any) -> nn.Module:
-    """The architecture without memory for its weights, checked to be a plain vision transformer."""
-    import torch
-
-    with torch.device("meta"):
-        model = _create(name, num_classes=0, **kwargs)
-    groups(model)
-    parts(model)
-    return model
-
-
 def _checked_size(outline: nn.Module, img_size: int) -> int:
     own = int(outline.pretrained_cfg["input_size"][-1])
     patch = int(outline.patch_embed.patch_size[0])
@@ -256,81 +221,6 @@ def _checked_size(outline: nn.Module, img_size: int) -> int:
     return img_size or own
 
 
-def _from_package(size: int) -> nn.Module:
-    # Built without memory and given the tensors: drawing 22 million values to overwrite them takes longest of all.
-    model = _outline(packaged.ARCHITECTURE, img_size=size)
-    tensors = packaged.load_tensors()
-    tensors["pos_embed"] = packaged.resize_positions(tensors["pos_embed"], model.patch_embed.grid_size)
-    model.load_state_dict({k: v.clone() for k, v in tensors.items()}, strict=True, assign=True)
-    return model
-
-
-def _from_hub(name: str, size: int) -> nn.Module:
-    """timm's own loading, with the checkpoint's own head so that every name is compared; the head is replaced after."""
-    try:
-        return _create(name, pretrained=True, img_size=size)
-    except Exception as error:  # the hub's client raises errors of many packages
-        if "Error(s) in loading state_dict" in str(error):
-            raise _misfit(f"what the hub has for {name}", name, error) from error
-        raise VitplastError(
-            f"the weights of {name} could not be had from the model hub ({_first_line(error)}). Ways out: "
-            f"a weight file with `--weights FILE`, or random weights with `--weights random`"
-        ) from error
-
-
-def _from_file(name: str, path: Path, size: int) -> nn.Module:
-    """timm's loading of a local file, strict: a name that is missing or too many is an error, also where the head
-    or the image size differs."""
-    import timm
-
-    try:
-        stored = timm.models.load_state_dict(str(path))
-        head = stored.get("head.weight")
-        classes = 0 if head is None else len(head)
-    except Exception as error:
-        raise IntegrityError(
-            f"{path.name} can't be read as weights: it is damaged or holds more than tensors; nothing in it was run "
-            f"({_first_line(error)})"
-        ) from error
-    del stored, head
-    overlay = {"file": str(path), "num_classes": classes, "label_offset": 0, "custom_load": False}
-    try:
-        return _create(name, pretrained=True, pretrained_cfg_overlay=overlay, img_size=size, num_classes=classes)
-    except Exception as error:
-        raise _misfit(path.name, name, error) from error
-
-
-def _misfit(source: str, name: str, error: Exception) -> IntegrityError:
-    words = " ".join(str(error).split())
-    more = " ..." if len(words) > 500 else ""
-    return IntegrityError(f"{source} does not hold the weights of {split(name)[0]}: {words[:500]}{more}")
-
-
-def _new_head(model: nn.Module, num_classes: int, seed: int, head_init: str) -> None:
-    """A head of its own generator, whose stream is not the one that random backbones are drawn from."""
-    import torch
-
-    with _private_random_state(seed):
-        model.reset_classifier(num_classes)
-    if not num_classes:
-        return
-    bound = 0.0 if head_init == "zero" else 1 / math.sqrt(model.head.in_features)
-    own_seed = int.from_bytes(hashlib.sha256(f"head {seed}".encode()).digest()[:6])
-    generator = torch.Generator().manual_seed(own_seed)
-    with torch.no_grad():
-        for parameter in model.head.parameters():
-            parameter.uniform_(-bound, bound, generator=generator)
-
-
-def _check_finite(model: nn.Module, name: str) -> None:
-    import torch
-
-    bad = [k for k, v in model.state_dict().items() if not bool(torch.isfinite(v).all())]
-    if bad:
-        more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
-        raise IntegrityError(f"the weights of {name} hold values that are not finite: {', '.join(bad[:3])}{more}")
-
-
 def _normalization(model: nn.Module, normalization: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, resolve_model_data_config
 
@@ -338,19 +228,3 @@ def _normalization(model: nn.Module, normalization: str) -> tuple[tuple[float, .
         return tuple(IMAGENET_DEFAULT_MEAN), tuple(IMAGENET_DEFAULT_STD)
     config = resolve_model_data_config(model)
     return tuple(map(float, config["mean"])), tuple(map(float, config["std"]))
-
-
-def _words(where: str, model: nn.Module, weights: str, seed: int) -> tuple[str, str]:
-    """Source and licence of the weights."""
-    config = model.pretrained_cfg
-    return {
-        "packaged": (packaged.SOURCE, packaged.LICENCE),
-        "hub": (f"hub {config.get('hf_hub_id') or config.get('url')}", config.get("license") or "not stated by timm"),
-        "file": (Path(weights).name, "not known"),
-        "random": (f"random initialisation, seed {seed}", "none needed: no trained weights"),
-    }[where]
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

@@ -31,9 +31,11 @@ def content_checksum(ds: xr.Dataset, skip: Iterable[str] = ()) -> str:
     """
     skip = set(skip)
     digest = hashlib.sha256()
+    coords = set(ds.coords)
     for name in sorted(set(map(str, ds.variables)) - skip):
-        values = np.asarray(ds[name].values)
-        head = [name in ds.coords, name, list(ds[name].dims), dtype_name(values), list(values.shape)]
+        variable = ds.variables[name]
+        values = np.asarray(variable.values)
+        head = [name in coords, name, list(variable.dims), dtype_name(values), list(values.shape)]
         digest.update(json.dumps(head).encode())
         if head[3] == "str":
             digest.update(json.dumps([str(v) for v in values.ravel().tolist()]).encode())
@@ -47,7 +49,7 @@ def content_checksum(ds: xr.Dataset, skip: Iterable[str] = ()) -> str:
 def attrs_checksum(ds: xr.Dataset) -> str:
     """SHA-256 over the attributes of the dataset (without the checksums) and of its variables."""
     own = {name: attribute(name, value) for name, value in ds.attrs.items() if name not in CHECKSUMS}
-    variables = {str(n): {a: attribute(a, v) for a, v in ds[n].attrs.items()} for n in ds.variables}
+    variables = {str(n): {a: attribute(a, x) for a, x in v.attrs.items()} for n, v in ds.variables.items()}
     return hashlib.sha256(json.dumps([own, variables], sort_keys=True).encode()).hexdigest()
 
 

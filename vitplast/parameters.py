@@ -95,9 +95,8 @@ class PlasticityParameters(Parameters):
 
     def check(self) -> None:
         super().check()
-        images.check_name(self.source)
-        for target in self.targets:
-            images.check_name(target)
+        object.__setattr__(self, "source", images.check_name(self.source))
+        object.__setattr__(self, "targets", _unique("targets", [images.check_name(t) for t in self.targets]))
 
 
 @dataclass(frozen=True)
@@ -116,9 +115,8 @@ class BoundsParameters(Parameters):
 
     def check(self) -> None:
         super().check()
-        images.check_name(self.source)
-        for target in self.targets:
-            images.check_name(target)
+        object.__setattr__(self, "source", images.check_name(self.source))
+        object.__setattr__(self, "targets", _unique("targets", [images.check_name(t) for t in self.targets]))
 
 
 @dataclass(frozen=True)
@@ -156,7 +154,7 @@ class FinetuneParameters(Parameters):
 
     def check(self) -> None:
         super().check()
-        images.check_name(self.dataset)
+        object.__setattr__(self, "dataset", images.check_name(self.dataset))
         object.__setattr__(self, "components", "+".join(parse_components(self.components)))
         if min(self.lrs) <= 0:
             raise InputError(f"learning rates must be above 0, got {self.lrs!r}")
@@ -184,7 +182,7 @@ class ProbeParameters(Parameters):
 
     def check(self) -> None:
         super().check()
-        images.check_name(self.dataset)
+        object.__setattr__(self, "dataset", images.check_name(self.dataset))
 
 
 #: Notebook name to its parameters.
@@ -224,9 +222,13 @@ def _checked(f: dataclasses.Field, value: Any) -> Any:
         raise InputError(f"{f.name} must be a list that is not empty, got {value!r}")
     item = {**rule, "choices": rule.get("each")}
     checked = [_scalar(f"{f.name}[{i}]", v, rule.get("of", str), item) for i, v in enumerate(value)]
-    if len(set(checked)) < len(checked):
-        raise InputError(f"{f.name} holds a value twice: {value!r}")
-    return checked
+    return _unique(f.name, checked)
+
+
+def _unique(name: str, values: list) -> list:
+    if len(set(values)) < len(values):
+        raise InputError(f"{name} holds a value twice: {values!r}")
+    return values
 
 
 def _scalar(name: str, value: Any, kind: type, rule: Any) -> Any:

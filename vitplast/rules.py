@@ -6,7 +6,7 @@ the paper's input convention and reports the others beside it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import permutations
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import xarray as xr
 
 from vitplast.components import COMPONENTS
+from vitplast.estimate import layer_mean, resampled_means
 
 ALPHA = 0.05
 #: Excess over a valid bound that rounding may cause (C8).
@@ -24,8 +25,6 @@ PRIMARY = "common"
 PAPER_BIAS, NEW = "valid", "new"
 #: Gaps of C2: every component of a group against every component of the next.
 GAPS = (("MHA", "FC1"), ("MHA", "FC2"), ("FC1", "LN2"), ("FC1", "LN1"), ("FC2", "LN2"), ("FC2", "LN1"))
-#: Bootstrap samples made at a time, to keep memory small.
-CHUNK = 100
 
 #: Verdict, statistic in words, number.
 Verdict = tuple[str, str, float]
@@ -74,9 +73,9 @@ def measured_ranking(plasticity: Mapping[Any, xr.Dataset], *, draws: int = 2000,
     for convention in _conventions(plasticity):
         above, below = [], []
         for ds in plasticity.values():
-            gaps = _gaps(ds["rate"].sel(convention=convention))
-            weights = pair_weights(ds, draws, np.random.default_rng(seed))
-            low, high = simultaneous_limits(gaps.mean(axis=0), bootstrap_means(gaps, weights))
+            blocks = layer_mean(ds.sel(convention=convention))
+            drawn = _gaps(resampled_means(blocks, resamples=draws, seed=seed))
+            low, high = simultaneous_limits(_gaps(blocks["rate"].mean("pair")), drawn)
             above.append(bool((low > 0).all()))
             below.append(bool((high < 0).any()))
         passing, failing = float(np.mean(above)), float(np.mean(below))
@@ -151,31 +150,6 @@ def simultaneous_limits(mean: np.ndarray, drawn: np.ndarray) -> tuple[np.ndarray
     return mean - reach, mean + reach
 
 
-def bootstrap_means(values: np.ndarray, weights: Iterator[np.ndarray]) -> np.ndarray:
-    """Weighted means of `values` (pairs, K) for each row of the weight blocks (rows, pairs); result (draws, K)."""
-    return np.concatenate([w @ values / w.sum(axis=1, keepdims=True) for w in weights])
-
-
-def pair_weights(ds: xr.Dataset, draws: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """How often each pair counts in each bootstrap sample, in blocks (rows, pairs) of float64; Definition 3.
-
-    The units are the groups (photos, objects) of the source and target images. Crossed and cycled designs resample
-    both sides separately. In a disjoint design one side is enough if each of its groups has its partners to itself:
-    the pairs of a group are then resampled together. Samples that miss every pair are left out.
-    """
-    source, target = (np.unique(ds[f"{s}_group"].values, return_inverse=True)[1] for s in ("source", "target"))
-    links = len(np.unique(np.stack([source, target]), axis=1).T)
-    units = [source, target]
-    if str(ds.attrs.get("design", ds.coords["design"].item() if "design" in ds.coords else "")) == "disjoint":
-        if links == target.max() + 1:
-            units = [source]
-        elif links == source.max() + 1:
-            units = [target]
-    for start in range(0, draws, CHUNK):
-        weights = np.prod([_counts(unit, min(CHUNK, draws - start), rng) for unit in units], axis=0)
-        yield weights[weights.any(axis=1)]
-
-
 def common_permutation(predicted: np.ndarray, measured: np.ndarray) -> tuple[float, float]:
     """Mean over blocks of tau_b between rows of (blocks, K), and its exact p when all blocks share a relabelling."""
     orders = np.array(list(permutations(range(predicted.shape[1]))))
@@ -192,16 +166,9 @@ def _kendall(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.divide((x * y).sum(axis=1), size, out=np.zeros(len(a)), where=size > 0)
 
 
-def _counts(unit: np.ndarray, rows: int, rng: np.random.Generator) -> np.ndarray:
-    """Bootstrap counts of the units 0..n-1, looked up for each pair; (rows, pairs)."""
-    n = int(unit.max()) + 1
-    drawn = rng.integers(n, size=(rows, n)) + n * np.arange(rows)[:, None]
-    return np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n)[:, unit].astype(np.float64)
-
-
-def _gaps(rate: xr.DataArray) -> np.ndarray:
-    by_component = rate.mean("layer")
-    return np.stack([by_component.sel(component=a).values - by_component.sel(component=b).values for a, b in GAPS], 1)
+def _gaps(means: xr.DataArray) -> np.ndarray:
+    """The gaps of `GAPS` along the last axis, from means per component."""
+    return np.stack([(means.sel(component=a) - means.sel(component=b)).values for a, b in GAPS], axis=-1)
 
 
 def _components(table: xr.DataArray) -> np.ndarray:

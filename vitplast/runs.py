@@ -15,7 +15,7 @@ import re
 import shlex
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -124,13 +124,19 @@ def notebook_path(kind: str) -> Path:
                      "VITPLAST_NOTEBOOKS to its notebooks folder")
 
 
-def done_keys(unit: Unit, store: str | Path = "", data: str | Path | None = None) -> set[str]:
-    """Keys of the unit's results that are there and valid: in the store, or in gathered files below `data`."""
-    from vitplast.gathering import known_keys
+def known_keys(data: str | Path | None) -> dict[str, set[str]]:
+    """Kind to the keys in gathered files below `data` (None: nothing)."""
+    from vitplast import gathering
+
+    return gathering.known_keys(data) if data else {}
+
+
+def done_keys(unit: Unit, store: str | Path = "", known: Mapping[str, Collection[str]] | None = None) -> set[str]:
+    """Keys of the unit's results that are there and valid in the store, or among the `known` ones of its kind."""
     from vitplast.results import is_valid
 
-    known = known_keys(data).get(unit.kind, set()) if data else set()
-    return {key for key in unit.runs if key in known or is_valid(result_path(store, unit.kind, key))}
+    elsewhere = (known or {}).get(unit.kind, ())
+    return {key for key in unit.runs if key in elsewhere or is_valid(result_path(store, unit.kind, key))}
 
 
 def run_unit(
@@ -165,6 +171,7 @@ def run_unit(
     folder = store_folder(store or unit.parameters.store)
     notebook = notebook_path(unit.kind)
     execution.check_names(unit, notebook)
+    known = known_keys(data)
     with contextlib.ExitStack() as stack:
         unit_lock = folder / "locks" / f"{unit.kind}-{unit.key}.lock"
         try:
@@ -174,7 +181,7 @@ def run_unit(
                 raise
             log.info("%s: another process is working on it, waiting", unit.label)
             stack.enter_context(results.lock(unit_lock, unit.label, wait))
-        if not force and done_keys(unit, folder, data) == set(unit.runs):
+        if not force and done_keys(unit, folder, known) == set(unit.runs):
             return "skipped"
         stack.enter_context(terminate_as_interrupt())
         start = time.time()
@@ -182,7 +189,7 @@ def run_unit(
         env = {"VITPLAST_STORE": str(folder), "VITPLAST_FORCE": "yes" if force else "no"}
         try:
             execution.execute(unit, notebook, folder, env, time_limit, start_limit, progress)
-            left = set(unit.runs) - done_keys(unit, folder, data)
+            left = set(unit.runs) - done_keys(unit, folder, known)
             if left:
                 raise VitplastError(f"the notebook ended well but made no valid result {', '.join(sorted(left))}")
         except KeyboardInterrupt:

@@ -113,7 +113,8 @@ _BOUNDS = Schema(
     },
     variables={
         "bound": Variable(("convention", "variant", "layer", "component"), "float64", "1",
-                          "upper bound on the rate of change", "no bound of this variant is known", low=0.0),
+                          "upper bound on the rate of change (the coded LayerNorm formula may be negative)",
+                          "no bound of this variant is known"),
         "radius_rms": Variable(_PARTS, "float64", "1", "root mean square of the token norms of the inputs",
                                "the bound does not use it", low=0.0, required=False),
         "radius_max": Variable(_PARTS, "float64", "1", "largest token norm of the inputs",

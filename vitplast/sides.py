@@ -66,7 +66,10 @@ class Side:
 
     def __call__(self, index: np.ndarray) -> Tensor:
         if isinstance(self.images, Tensor):
-            found = self.images[torch.from_numpy(index).to(self.images.device)]
+            # images in their order are a view, no copy
+            ordered = index[-1] - index[0] == len(index) - 1 and (np.diff(index) == 1).all()
+            choice = slice(index[0], index[-1] + 1) if ordered else torch.from_numpy(index).to(self.images.device)
+            found = self.images[choice]
         else:
             found = self.images.images(index)
             if found.dtype == torch.uint8 and self.prepare is not None:
@@ -119,5 +122,5 @@ def check_image_shape(model: nn.Module, shape: Sequence[int], name: str = "image
             )
     elif not getattr(patches, "dynamic_img_pad", False) and (shape[1] % patch[0] or shape[2] % patch[1]):
         raise ShapeError(
-            f"the {name} images are {shape[1]} x {shape[2]} pixels, not a multiple of the patch, {patch[0]} x {patch[1]}"
+            f"the {name} images are {shape[1]} x {shape[2]} pixels, not multiples of the patch, {patch[0]} x {patch[1]}"
         )

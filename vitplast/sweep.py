@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from vitplast import runlog
 from vitplast.plan import Profile, expected, load_profile, units
-from vitplast.runs import Unit, done_keys, result_path, store_folder, terminate_as_interrupt
+from vitplast.runs import Unit, done_keys, known_keys, result_path, store_folder, terminate_as_interrupt
 
 __all__ = ["Profile", "dry_run", "gather", "gathered_path", "load_profile", "sweep", "units"]
 
@@ -39,12 +39,12 @@ def dry_run(profile: Profile, *, store: str | Path = "", data: str | Path | None
 
     The time is for one unit after the other, from the pace of the units done in this store; unknown without any.
     """
-    pace = runlog.pace(store_folder(store))
+    pace, known = runlog.pace(store_folder(store)), known_keys(data)
     rows = []
     left: list[Unit] = []
     for kind in dict.fromkeys(unit.kind for unit in profile.units):
         own = [unit for unit in profile.units if unit.kind == kind]
-        done = {unit.key: len(done_keys(unit, store, data)) for unit in own}
+        done = {unit.key: len(done_keys(unit, store, known)) for unit in own}
         open_ = [unit for unit in own if done[unit.key] < len(unit.runs)]
         left += open_
         rows.append({"kind": kind, "units": len(own), "units done": len(own) - len(open_),
@@ -93,7 +93,8 @@ def sweep(
     """
     folder = store_folder(store)
     loop = _Loop(folder, tuple(command), max(1, jobs), stream or sys.stderr)
-    loop.todo = [u for u in profile.units if done_keys(u, folder, data) < set(u.runs)]
+    known = known_keys(data)
+    loop.todo = [u for u in profile.units if done_keys(u, folder, known) < set(u.runs)]
     pace = runlog.pace(folder)
     loop.todo.sort(key=lambda u: u.work * pace.get(u.kind, 1.0 if not pace else max(pace.values())), reverse=True)
     before = len(profile.units) - len(loop.todo)

@@ -14,7 +14,7 @@ import xarray as xr
 from vitplast import images
 from vitplast.bounds import bounds, token_statistics
 from vitplast.components import COMPONENTS
-from vitplast.estimate import layer_mean
+from vitplast.estimate import layer_mean, plasticity
 from vitplast.finetune import Origin, Recipe, finetune
 from vitplast.images import ImageSet, ImageSplit
 from vitplast.measure import measure
@@ -105,7 +105,7 @@ def compute(kind: str, run: Run, progress: Progress | None = None) -> xr.Dataset
 def summary(kind: str, dataset: xr.Dataset) -> list[dict[str, Any]]:
     """The numbers of a result in a few rows, for a terminal."""
     if kind == "plasticity":
-        found = layer_mean(dataset)
+        found = plasticity(layer_mean(dataset))
         return [
             {"convention": str(c), "component": k}
             | {name: float(found[name].sel(convention=c, component=k)) for name in ("mean", "se", "ci_low", "ci_high")}

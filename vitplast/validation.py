@@ -19,7 +19,8 @@ def complete(ds: xr.Dataset, kind: str) -> xr.Dataset:
             wanted = np.dtype(variable.dtype)
             if wanted.kind in "if" and ds[name].dtype != wanted and np.can_cast(ds[name].dtype, wanted):
                 ds[name] = ds[name].astype(wanted)
-            ds[name].attrs = {"units": variable.units, "long_name": variable.meaning, **ds[name].attrs}
+            found = ds.variables[name]
+            found.attrs = {"units": variable.units, "long_name": variable.meaning, **found.attrs}
     return ds
 
 
@@ -48,7 +49,7 @@ def _fault_of_names(ds: xr.Dataset, table: Schema, gathered: bool) -> list[str]:
     known = table.coords | table.variables
     faults = [f"{name} is missing" for name, v in known.items() if v.required and name not in ds.variables]
     for name in ds.variables:
-        along_run = gathered and name in ds.coords and ds[name].dims == ("run",)
+        along_run = gathered and name in ds.coords and ds.variables[name].dims == ("run",)
         if name not in known and not along_run:
             faults.append(f"{name} is not a variable of this kind")
     faults += [f"{name} must be a coordinate" for name in table.coords if name in ds.data_vars]
@@ -59,7 +60,7 @@ def _fault_of_names(ds: xr.Dataset, table: Schema, gathered: bool) -> list[str]:
 
 
 def _faults(ds: xr.Dataset, name: str, variable: Variable, gathered: bool) -> list[str]:
-    array = ds[name]
+    array = ds.variables[name]
     is_index = name in variable.dims
     dims = ("run", *variable.dims) if gathered and not is_index else variable.dims
     if array.dims != dims:

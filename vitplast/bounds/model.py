@@ -99,7 +99,9 @@ def bounds(model: nn.Module, statistics: xr.Dataset, *, coded_radius: float | No
                 "layer": np.array(layers, dtype=np.int64), "component": list(COMPONENTS)},
         attrs={k: statistics.attrs[k] for k in ("tokens", "width", "images")},
     )
-    ds.attrs["coded_radius"] = "measured" if coded_radius is None else float(coded_radius)
+    if "common" in conventions:
+        measured = statistics["radius_rms"].sel(convention="common", component="MHA")[0].item()
+        ds.attrs["coded_radius"] = float(measured if coded_radius is None else coded_radius)
     ds.attrs["no_bound"] = json.dumps(no_bound, sort_keys=True)
     return ds
 

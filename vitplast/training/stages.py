@@ -57,4 +57,3 @@ class Stages:
         if self.pooled:
             return model.head(model.head_drop(model.fc_norm(model.norm(encoded))))
         return model.forward_head(model.norm(encoded))
-

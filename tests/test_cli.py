@@ -1,0 +1,126 @@
+"""The command line: what it prints, what it refuses, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from vitplast import results
+from vitplast.cli import main
+
+TINY = ["vit_tiny_patch16_224", "--random", "--img-size", "32"]
+
+
+def run(capsys, *arguments):
+    """Exit code, stdout and stderr of `vitplast ARGUMENTS`."""
+    with pytest.raises(SystemExit) as end:
+        main(list(arguments))
+    out, err = capsys.readouterr()
+    return int(end.value.code or 0), out, err
+
+
+def test_components_table_holds_the_counts_of_vit_base(capsys):
+    code, out, _ = run(capsys, "components", "vit_base_patch16_224", "--json")
+    rows = {row["group"]: row for row in json.loads(out)}
+    assert code == 0
+    assert rows["MHA"]["parameters"] == 28_348_416
+    assert rows["MHA"]["trained with head and norm"] == 28_357_642
+    assert rows["all"]["parameters"] == 85_806_346
+
+
+def test_tables_and_versions(capsys):
+    for command in (["info"], ["datasets"], ["models", "vit_tiny*"], ["--version"]):
+        code, out, _ = run(capsys, *command)
+        assert code == 0, command
+        assert out.strip(), command
+
+
+@pytest.mark.parametrize("command", ["measure", "bounds"])
+def test_a_result_is_printed_and_written(capsys, tmp_path, command):
+    options = [*TINY, "--source", "digits", "--target", "digits", "--pairs", "4"]
+    code, out, _ = run(capsys, command, *options)
+    assert code == 0
+    assert "in_situ" in out
+    code, out, err = run(capsys, command, *options, "-o", str(tmp_path / "out.nc"))
+    assert (code, out) == (0, "")
+    assert "out.nc" in err
+    ds = results.read(tmp_path / "out.nc")
+    assert ds.attrs["weights_origin"] == "random"
+    assert list(ds.component.values) == ["LN1", "MHA", "LN2", "FC1", "FC2"]
+
+
+def test_finetune_prints_its_accuracy(capsys):
+    code, out, _ = run(
+        capsys, "finetune", *TINY, "--dataset", "digits", "--components", "head", "--lr", "1e-1", "--steps", "2",
+        "--warmup", "0", "--evaluations", "1", "--train-images", "40", "--validation-images", "20",
+        "--test-images", "20", "--json",
+    )  # fmt: skip
+    rows = {row["what"]: row["value"] for row in json.loads(out)}
+    assert code == 0
+    assert 0 <= rows["test_accuracy"] <= 1
+    assert rows["n_test"] == 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["measur"], ["measure"]),
+        (["measure", "vit_smal_patch16_224"], ["vit_small_patch16_224"]),
+        (["measure", *TINY, "--target", "mnist"], ["mnist5k"]),
+        (["measure", *TINY, "--target", "digits:snwo"], ["snow"]),
+        (["measure", *TINY, "--target", "digits:snow:9"], ["9", "5"]),
+        (["measure", *TINY, "--convention", "insitu"], ["in_situ"]),
+        (["measure", *TINY, "--design", "cross"], ["crossed"]),
+        (["measure", *TINY, "--precision", "float8"], ["float16"]),
+        (["measure", *TINY, "--pairs", "1"], ["at least 2"]),
+        (["measure", *TINY, "-o", "nowhere/out.nc"], ["nowhere"]),
+        (["measure", "vit_tiny_patch16_224", "--weights", "missing.safetensors"], ["missing.safetensors"]),
+        (["finetune", *TINY, "--components", "MAH"], ["MHA"]),
+        (["finetune", *TINY, "--components", "all+MHA"], ["all"]),
+        (["finetune", *TINY, "--lr", "nan"], ["finite"]),
+        (["finetune", *TINY, "--lr", "0"], ["above 0"]),
+        (["finetune", *TINY, "--steps", "0"], ["at least 1"]),
+        (["finetune", *TINY, "--steps", "5", "--warmup", "5"], ["warmup"]),
+        (["finetune", *TINY, "--optimizer", "adam"], ["adamw"]),
+        (["run", "finetun"], ["finetune"]),
+        (["run", "finetune", "-p", "sed=3"], ["seeds"]),
+        (["run", "finetune", "-p", "steps=many"], ["steps"]),
+        (["run", "finetune", "-p", "steps"], ["name=value"]),
+        (["run", "finetune", "--json", "{"], ["JSON"]),
+        (["run", "finetune", "--json", "[1]"], ["object"]),
+        (["sweep", "--profile", "quik", "--dry-run"], ["quick"]),
+        (["check-data", "mnist"], ["mnist5k"]),
+    ],
+)
+def test_bad_input_is_refused_with_the_nearest_name(capsys, arguments, named):
+    code, out, err = run(capsys, *arguments)
+    assert code == 2, err
+    assert out == ""
+    for word in named:
+        assert word in err
+
+
+def test_a_refusal_is_quick_and_loads_no_torch():
+    code = (
+        "import sys\nfrom vitplast.cli import main\n"
+        "try:\n    main(['measure', 'vit_smal_patch16_224'])\n"
+        "except SystemExit as end:\n    print(end.code, 'torch' in sys.modules, 'timm' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["2", "False", "False"]
+
+
+def test_check_data_counts_images(capsys):
+    code, out, _ = run(capsys, "check-data", "digits", "--json")
+    rows = {row["split"]: row for row in json.loads(out)}
+    assert code == 0
+    assert rows["test"]["images"] == 359
+
+
+def test_dry_run_lists_the_units(capsys, tmp_path):
+    code, out, _ = run(capsys, "sweep", "--profile", "quick", "--dry-run", "--store", str(tmp_path))
+    assert code == 0
+    assert "finetune" in out

@@ -94,7 +94,7 @@ def _matrices_finetune_better(finetune: xr.Dataset) -> list[Row]:
             chosen = ((finetune.dataset == dataset) & (finetune.components == component)).values
             runs = finetune.isel(run=chosen)
             if runs.sizes["run"]:
-                best[component] = float(runs.test_accuracy[int(runs.validation_accuracy.argmax())])
+                best[component] = float(runs.test_accuracy[int(runs.validation_accuracy.argmax("run"))])
         if set(best) == {*MATRICES, *OTHERS}:
             gaps[str(dataset)] = 100 * (min(best[c] for c in MATRICES) - max(best[c] for c in OTHERS))
     found = ", ".join(f"{name}: {value:+.1f} points" for name, value in gaps.items())

@@ -1,14 +1,11 @@
 """The `vitplast` command. Results go to stdout or a file, messages to stderr; exit code 0 done, 1 failed, 2 refused.
 
-The options of `measure`, `bounds`, `finetune` and `probe` are the fields of the notebooks' parameters, so the
-command line, the notebooks and the profiles have one set of names, defaults and checks.
+The commands that compute one result (`measure`, `bounds`, `finetune`, `probe`) are made in `vitplast.cli_compute`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import inspect
 import json
 import logging
 import os
@@ -19,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from vitplast import __version__, parameters
+from vitplast.cli_compute import add_compute_commands, print_table
 from vitplast.errors import InputError, VitplastError
 
 app = typer.Typer(
@@ -32,7 +30,7 @@ app = typer.Typer(
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Runs the command line; never shows a traceback for an error that has a name (set VITPLAST_TRACEBACK to see one)."""
+    """Runs the command line; an error that has a name shows no traceback, unless VITPLAST_TRACEBACK is set."""
     arguments = sys.argv[1:] if argv is None else argv
     logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.INFO)
     try:
@@ -47,29 +45,10 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(error.exit_code)
 
 
-def _print_table(rows: list[dict[str, Any]], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(rows, indent=2))
-        return
-    if not rows:
-        return
-    columns = list(rows[0])
-    text = [[_cell(row[c]) for c in columns] for row in rows]
-    widths = [max(len(c), *(len(line[i]) for line in text)) for i, c in enumerate(columns)]
-    numbers = [all(isinstance(row[c], int | float) for row in rows) for c in columns]
-    for line in [columns, *text]:
-        cells = [v.rjust(w) if n else v.ljust(w) for v, w, n in zip(line, widths, numbers, strict=True)]
-        print("  ".join(cells).rstrip())
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Output = Annotated[Path | None, typer.Option("-o", "--output", help="Write a netCDF result file instead of a table.")]
+Data = Annotated[
+    Path | None, typer.Option(help="Folder of gathered results that count as done; default: data/ of the project.")
+]
 Store = Annotated[str, typer.Option(help="Folder for results; default: $VITPLAST_STORE, else results/ of the project.")]
 ProfileName = Annotated[str, typer.Option("--profile", help="Name of a profile, or the path of a YAML file.")]
 
@@ -86,7 +65,7 @@ def info(as_json: Json = False) -> None:
     if as_json:
         print(json.dumps(facts, indent=2))
     else:
-        _print_table([{"what": k, "value": str(v)} for k, v in facts.items()], False)
+        print_table([{"what": k, "value": str(v)} for k, v in facts.items()], False)
 
 
 @app.command()
@@ -100,7 +79,7 @@ def models(
     """
     from vitplast.models import catalogue
 
-    _print_table([{"model": name} for name in catalogue(pattern)], as_json)
+    print_table([{"model": name} for name in catalogue(pattern)], as_json)
 
 
 @app.command()
@@ -114,7 +93,7 @@ def datasets(as_json: Json = False) -> None:
     rows = [images.describe(name) for name in images.names()]
     if not as_json:
         rows = [{k: row[k] for k in ("name", "title", "classes", "images", "needs")} for row in rows]
-    _print_table(rows, as_json)
+    print_table(rows, as_json)
 
 
 @app.command()
@@ -151,101 +130,17 @@ def components(
         }
         for group, names in by_group.items()
     ]
-    total = {"group": "all", "tensors": len(sizes), "parameters": sum(sizes.values()),
-             "trained with head and norm": trained["all"], "for example": ""}
-    _print_table([*rows, total], as_json)
-
-
-def _single(kind: str, options: dict[str, Any]) -> parameters.Parameters:
-    """Parameters from command-line options: single names back to the lists that the notebooks take."""
-    plural = {single: name for name, single in parameters.KINDS[kind].swept.items()}
-    plural |= {"convention": "conventions"} if kind == "plasticity" else {}
-    values = {plural.get(name, name): value for name, value in options.items()}
-    if values.pop("random", False):
-        values["weights"] = "random"
-    return parameters.make(kind, values)
-
-
-def _compute(kind: str, output: Path | None, as_json: bool, options: dict[str, Any]) -> None:
-    p = _single(kind, options)
-    runs = p.runs()
-    if output is not None and len(runs) > 1 and output.suffix == ".nc":
-        raise InputError(f"{len(runs)} results don't fit into one file {output.name!r}; give a folder, or one value each")
-    if output is not None and not output.parent.is_dir():
-        raise InputError(f"the folder of {str(output)!r} does not exist")
-    from vitplast import results, units
-    from vitplast.progress import bar
-
-    for key, run in runs.items():
-        with bar(f"{kind} {run.get('target', run.get('dataset', ''))}") as progress:
-            dataset = units.compute(kind, run, progress)
-        if output is None:
-            _print_table(units.summary(kind, dataset), as_json)
-        else:
-            path = output if output.suffix == ".nc" else output / f"{kind}-{key}.nc"
-            results.write(dataset, path, kind=kind, run=run)
-            print(f"wrote {path}", file=sys.stderr)
-
-
-def _add_compute_command(kind: str, name: str, doc: str) -> None:
-    """A subcommand whose options are the fields of the notebook's parameters."""
-    cls = parameters.KINDS[kind]
-    single = {**cls.swept, "conventions": "convention"}
-    signature = [
-        inspect.Parameter("model", inspect.Parameter.POSITIONAL_OR_KEYWORD,
-                          annotation=Annotated[str, typer.Argument(help="A timm name or the packaged model.")])
-    ]
-    for f in dataclasses.fields(cls):
-        if f.name in ("model", "store", "profile"):
-            continue
-        option = single.get(f.name, f.name)
-        base: Any = {"str": str, "int": int, "float": float, "bool": bool}.get(str(f.type))
-        default = f.default
-        text = f.metadata["help"]
-        if base is None:
-            default = f.default_factory()
-            base = list[f.metadata.get("of", str)]
-            text = f"{text.split(',')[0]} (may be repeated)"
-        signature.append(
-            inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=default,
-                              annotation=Annotated[base, typer.Option(help=text)])
-        )
-    extra = {
-        "random": (bool, False, typer.Option("--random", help="Random weights, the same as --weights random.")),
-        "output": (Path | None, None, typer.Option("-o", "--output", help="netCDF file (or folder) to write.")),
-        "as_json": (bool, False, typer.Option("--json", help="Print JSON instead of a table.")),
+    total = {
+        "group": "all",
+        "tensors": len(sizes),
+        "parameters": sum(sizes.values()),
+        "trained with head and norm": trained["all"],
+        "for example": "",
     }
-    signature += [
-        inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=d, annotation=Annotated[t, o])
-        for n, (t, d, o) in extra.items()
-    ]
-
-    def command(**options: Any) -> None:
-        output, as_json = options.pop("output"), options.pop("as_json")
-        _compute(kind, output, as_json, options)
-
-    command.__doc__ = doc
-    command.__signature__ = inspect.Signature(signature)
-    command.__annotations__ = {p.name: p.annotation for p in signature}
-    app.command(name)(command)
+    print_table([*rows, total], as_json)
 
 
-_add_compute_command("plasticity", "measure", """Rates of change of every component on pairs of images.
-
-Example: vitplast measure vit_small_patch14_dinov2.packaged --source photos --target mnist5k -o rates.nc
-""")
-_add_compute_command("bounds", "bounds", """Bounds of every component: the authors' as coded, with heads cut right, and valid ones.
-
-Example: vitplast bounds vit_small_patch16_224 --random --img-size 224 -o bounds.nc
-""")
-_add_compute_command("finetune", "finetune", """Finetune one configuration and report accuracy, gradient norms and checks.
-
-Example: vitplast finetune vit_small_patch14_dinov2.packaged --dataset mnist5k --components MHA --lr 3e-2
-""")
-_add_compute_command("probe", "probe", """Linear probe of the frozen model, the baseline of the relative gain.
-
-Example: vitplast probe vit_small_patch14_dinov2.packaged --dataset mnist5k
-""")
+add_compute_commands(app)
 
 
 @app.command()
@@ -254,6 +149,7 @@ def run(
     parameter: Annotated[list[str] | None, typer.Option("-p", help="name=value, as papermill's -p.")] = None,
     json_: Annotated[str, typer.Option("--json", help="All parameters as a JSON object.")] = "{}",
     store: Store = "",
+    data: Data = None,
     force: Annotated[bool, typer.Option(help="Compute again even if valid results are there.")] = False,
 ) -> None:
     """Run one unit of work: its notebook, guarded by a lock, skipped when valid results are there.
@@ -266,7 +162,7 @@ def run(
     checked = parameters.make(kind, values)
     from vitplast.runs import Unit, run_unit
 
-    status = run_unit(Unit(kind, checked), force=force)
+    status = run_unit(Unit(kind, checked), force=force, data=data)
     print(status)
 
 
@@ -300,30 +196,35 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run and what is done.")] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Units at a time; the cores are shared out between them.")] = 2,
     store: Store = "",
+    data: Data = None,
 ) -> None:
     """Run all units of a profile that are not done yet; may be stopped at any time.
 
     Example: vitplast sweep --profile quick --dry-run
     """
     from vitplast import sweep as sweep_
+    from vitplast.runs import project_root
 
     loaded = sweep_.load_profile(profile)
+    data = project_root() / "data" if data is None else data
     if dry_run:
-        _print_table(sweep_.dry_run(loaded, store=store), False)
+        print_table(sweep_.dry_run(loaded, store=store, data=data), False)
         return
-    if not sweep_.sweep(loaded, jobs=jobs, store=store):
+    if not sweep_.sweep(loaded, jobs=jobs, store=store, data=data):
         raise VitplastError("some units failed; the same command runs just those again")
 
 
 @app.command()
-def gather(profile: ProfileName = "quick", store: Store = "") -> None:
+def gather(profile: ProfileName = "quick", store: Store = "", data: Data = None) -> None:
     """Check all results of a profile and gather them into one file a kind.
 
     Example: vitplast gather --profile quick
     """
     from vitplast import sweep as sweep_
+    from vitplast.runs import project_root
 
-    missing = sweep_.gather(sweep_.load_profile(profile), store=store)
+    data = project_root() / "data" if data is None else data
+    missing = sweep_.gather(sweep_.load_profile(profile), store=store, data=data)
     if missing:
         raise VitplastError(f"{len(missing)} results are missing: {', '.join(missing[:5])}; run `vitplast sweep` first")
 
@@ -348,7 +249,7 @@ def check_data(
         report = images.open_images(name, size=size, download=download).check()
         bad += report["bad"]
         rows += [{"name": name, **row} for row in report["splits"]]
-    _print_table(rows, as_json)
+    print_table(rows, as_json)
     for line in bad:
         print(f"bad: {line}", file=sys.stderr)
     if bad:

@@ -6,7 +6,6 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,8 +15,10 @@ from vitplast.components import COMPONENTS, Part, parts
 from vitplast.distances import coincide, distances, rough_norms
 from vitplast.errors import LayoutError
 
-#: Of a component's input or output for all images: fills in distances per pair, and which pairs coincide.
-Compare = Callable[[Tensor, Tensor, Tensor], None]
+#: Distances per pair of a component's input or output for all images: fills in the second argument.
+Compare = Callable[[Tensor, Tensor], None]
+#: Which pairs of a component's input coincide, from its distances: fills in the third argument.
+Check = Callable[[Tensor, Tensor, Tensor], None]
 #: Input or output, layer, column of the component.
 Place = tuple[int, int, int]
 
@@ -45,14 +46,15 @@ class InSitu:
         """
         count = len(x)
 
-        def compare(z: Tensor, d: Tensor, same: Tensor) -> None:
-            norm = rough_norms(z)
-            for t in range(len(targets)):
-                here, there = slice(t * count, (t + 1) * count), slice((t + 1) * count, (t + 2) * count)
-                d[here] = distances(z[:count], z[there])
-                same[here] = coincide(d[here], norm[:count], norm[there])
+        def compare(z: Tensor, d: Tensor) -> None:
+            for t, y in enumerate(z[count:].split(count)):
+                d[t * count : (t + 1) * count] = distances(z[:count], y)
 
-        d_in, d_out, same = self._pass(torch.cat([x, *targets]), compare, count * len(targets))
+        def check(z: Tensor, d: Tensor, same: Tensor) -> None:
+            norm = rough_norms(z)
+            same[:] = coincide(d, norm[:count].repeat(len(targets)), norm[count:])
+
+        d_in, d_out, same = self._pass(torch.cat([x, *targets]), compare, check, count * len(targets))
         places = [slice(t * count, (t + 1) * count) for t in range(len(targets))]
         return [(d_in[..., p], d_out[..., p], same[p]) for p in places]
 
@@ -65,14 +67,15 @@ class InSitu:
 
         height, width = len(x), len(y)
 
-        def compare(z: Tensor, d: Tensor, same: Tensor) -> None:
-            norm = rough_norms(z)
+        def compare(z: Tensor, d: Tensor) -> None:
             for i in range(height):
-                here = slice(i * width, (i + 1) * width)
-                d[here] = distances(z[i : i + 1], z[height:])
-                same[here] = coincide(d[here], norm[i], norm[height:])
+                d[i * width : (i + 1) * width] = distances(z[i : i + 1], z[height:])
 
-        return self._pass(torch.cat([x, y]), compare, height * width)
+        def check(z: Tensor, d: Tensor, same: Tensor) -> None:
+            norm = rough_norms(z)
+            same[:] = coincide(d, norm[:height].repeat_interleave(width), norm[height:].repeat(height))
+
+        return self._pass(torch.cat([x, y]), compare, check, height * width)
 
     def tile_sizes(self, sample: Tensor, batch_size: int) -> tuple[int, int]:
         """Source and target images at a time: together `batch_size` in a forward pass."""
@@ -82,55 +85,53 @@ class InSitu:
         """Pairs in one call of `pairwise`, so that no more than `batch_size` images are in the forward pass."""
         return max(1, batch_size // (1 + targets))
 
-    def _pass(self, z: Tensor, compare: Compare, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _pass(self, z: Tensor, compare: Compare, check: Check, count: int) -> tuple[Tensor, Tensor, Tensor]:
         # made before the pass: small results that outlive large activations would leave holes in the memory
         d = torch.full((2, *self.shape, count), torch.nan, dtype=torch.float64, device=z.device)
-        same = torch.zeros(d.shape, dtype=torch.bool, device=z.device)
-        with watched(self.parts, lambda t, place: compare(t, d[place], same[place])) as watch:
+        same = torch.zeros(d.shape[1:], dtype=torch.bool, device=z.device)
+
+        def see(t: Tensor, place: Place, earlier: Place | None) -> None:
+            if earlier is None:
+                compare(t, d[place])
+            else:
+                d[place] = d[earlier]
+            if place[0] == 0:
+                check(t, d[place], same[place[1:]])
+
+        with watched(self.parts, see) as calls:
             getattr(self.model, "forward_features", self.model)(z)
         for part in self.parts:
-            calls = watch.calls[part.layer, part.component]
-            if calls != 1:
+            if calls[part.name] != 1:
                 raise LayoutError(
-                    f"{part.name} was called {calls} times in a forward pass of {type(self.model).__name__}, not once"
+                    f"{part.name} was called {calls[part.name]} times in a forward pass of "
+                    f"{type(self.model).__name__}, not once"
                 )
-        for place, earlier in watch.repeated.items():
-            d[place], same[place] = d[earlier], same[earlier]
-        return d[0], d[1], same[0].flatten(0, 1).any(dim=0)
-
-
-@dataclass
-class Watch:
-    """What the hooks have seen: calls of each part, and places whose tensor was compared at an earlier place."""
-
-    calls: Counter[tuple[int, str]] = field(default_factory=Counter)
-    repeated: dict[Place, Place] = field(default_factory=dict)
+        return d[0], d[1], same.flatten(0, 1).any(dim=0)
 
 
 @contextmanager
-def watched(found: list[Part], compare: Callable[[Tensor, Place], None]) -> Iterator[Watch]:
-    """Hooks on all parts, always removed at the end, that compare each input (side 0) and output (side 1).
+def watched(found: list[Part], see: Callable[[Tensor, Place, Place | None], None]) -> Iterator[Counter[str]]:
+    """Hooks on all parts, always removed at the end; gives the number of calls of each part by name.
 
-    A tensor that leaves one component and enters the next is compared once. No activation is kept.
+    `see(tensor, place, earlier)` gets each input and output; `earlier` is the place at which the very same tensor
+    was seen just before, as the output of a component that is the input of the next. No activation is kept.
     """
-    watch = Watch()
+    calls: Counter[str] = Counter()
     last: list[Any] = [lambda: None, 0, None]
 
-    def see(z: Tensor, place: Place) -> None:
-        # the version tells an activation that worked in place on the very tensor that was compared
-        if last[0]() is z and last[1] == z._version:
-            watch.repeated[place] = last[2]
-        else:
-            compare(z, place)
-            last[:] = weakref.ref(z), z._version, place
+    def look(z: Tensor, place: Place) -> None:
+        # the version tells an activation that worked in place on the very tensor that was seen
+        known = last[0]() is z and last[1] == z._version
+        see(z, place, last[2] if known else None)
+        last[:] = weakref.ref(z), z._version, place
 
     def hook(part: Part) -> Callable[..., None]:
         column = COMPONENTS.index(part.component)
 
         def note(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-            watch.calls[part.layer, part.component] += 1
-            see(args[0] if args else next(iter(kwargs.values())), (0, part.layer, column))
-            see(output[0] if isinstance(output, tuple) else output, (1, part.layer, column))
+            calls[part.name] += 1
+            look(args[0] if args else next(iter(kwargs.values())), (0, part.layer, column))
+            look(output[0] if isinstance(output, tuple) else output, (1, part.layer, column))
 
         return note
 
@@ -138,7 +139,7 @@ def watched(found: list[Part], compare: Callable[[Tensor, Place], None]) -> Iter
     try:
         for part in found:
             handles.append(part.module.register_forward_hook(hook(part), with_kwargs=True))
-        yield watch
+        yield calls
     finally:
         for handle in handles:
             handle.remove()

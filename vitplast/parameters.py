@@ -19,6 +19,8 @@ from vitplast.components import parse_components
 from vitplast.errors import InputError, UnknownNameError
 
 SCHEMA_VERSION = 1
+#: Default side in pixels for the packaged weights, whose own 518 is no work for a laptop.
+PACKAGED_SIZE = 56
 CONVENTIONS = ("common", "in_situ")
 DESIGNS = ("disjoint", "crossed", "cycled")
 PRECISIONS = ("float32", "bfloat16", "float16")
@@ -42,7 +44,7 @@ class Parameters:
 
     model: str = _help(models.PACKAGED, "any plain timm vision transformer, or the packaged DINOv2 weights")
     weights: str = _help("auto", "auto (packaged, else hub), hub, random, or the path of a weight file")
-    img_size: int = _help(56, "side of the square input in pixels, a multiple of the patch", low=8, high=1024)
+    img_size: int = _help(0, "side of the input in pixels; 0: the model's own (packaged weights: 56)", low=0, high=1024)
     normalization: str = _help("checkpoint", "checkpoint or imagenet (the authors')", choices=models.NORMALIZATIONS)
     init_seed: int = _help(0, "seed of random weights", low=0)
     download: bool = _help(False, "allow image sets to be downloaded", key=False)
@@ -59,6 +61,8 @@ class Parameters:
         """Names and combinations, all without loading anything."""
         models.check_name(self.model, self.weights)
         models.check_device(self.device)
+        if self.img_size == 0 and self.model == models.PACKAGED:
+            object.__setattr__(self, "img_size", PACKAGED_SIZE)
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -28,7 +28,7 @@ Progress = Callable[[int, int], None]
 
 def load(run: Run) -> LoadedModel:
     """The model that a run names, in evaluation mode on the run's device; with a head for the run's data if it trains."""
-    classes = len(open_set(run, run["dataset"]).classes) if "components" in run else 0
+    classes = len(open_set(run, run["dataset"], size=32).classes) if "components" in run else 0
     return load_model(
         run["model"],
         weights=run["weights"],
@@ -40,14 +40,14 @@ def load(run: Run) -> LoadedModel:
     )
 
 
-def open_set(run: Run, name: str) -> ImageSet:
-    """An image set at the size that a run asks for, divided by its seed."""
-    return images.open_images(name, size=run["img_size"], seed=run.get("seed", 0), download=run["download"])
+def open_set(run: Run, name: str, size: int) -> ImageSet:
+    """An image set at a size in pixels, divided by the run's seed."""
+    return images.open_images(name, size=size, seed=run.get("seed", 0), download=run["download"])
 
 
 def plasticity_run(run: Run, loaded: LoadedModel, progress: Progress | None = None) -> xr.Dataset:
     """Rates of change of every component on the run's pairs, one value a pair (kind "plasticity")."""
-    source, target, source_index, target_index = _pairs(run)
+    source, target, source_index, target_index = _pairs(run, loaded.img_size)
     found = measure(
         loaded,
         source,
@@ -68,7 +68,7 @@ def plasticity_run(run: Run, loaded: LoadedModel, progress: Progress | None = No
 
 def bounds_run(run: Run, loaded: LoadedModel, progress: Progress | None = None) -> xr.Dataset:
     """Bounds of every component, for the tokens of the images that the same pairs use (kind "bounds")."""
-    source, target, source_index, target_index = _pairs(run)
+    source, target, source_index, target_index = _pairs(run, loaded.img_size)
     sides = [(source, source_index), (target, target_index)]
     statistics = token_statistics(loaded, sides, batch_size=run["batch_size"], progress=progress)
     return bounds(loaded.model, statistics).assign_attrs(loaded.provenance)
@@ -76,7 +76,7 @@ def bounds_run(run: Run, loaded: LoadedModel, progress: Progress | None = None) 
 
 def finetune_run(run: Run, loaded: LoadedModel, origin: Origin, progress: Progress | None = None) -> xr.Dataset:
     """One finetuning run from `origin`, the state that `loaded.model` had when it was loaded (kind "finetune")."""
-    set_ = open_set(run, run["dataset"])
+    set_ = open_set(run, run["dataset"], loaded.img_size)
     splits = (
         _first(set_.train, run["train_images"]),
         _first(set_.validation, run["validation_images"]),
@@ -88,7 +88,7 @@ def finetune_run(run: Run, loaded: LoadedModel, origin: Origin, progress: Progre
 
 def probe_run(run: Run, loaded: LoadedModel, progress: Progress | None = None) -> xr.Dataset:
     """Linear probe of the frozen model: the baseline of the relative gain (kind "probe")."""
-    set_ = open_set(run, run["dataset"])
+    set_ = open_set(run, run["dataset"], loaded.img_size)
     train, test = _first(set_.train, run["train_images"]), _first(set_.test, run["test_images"])
     found = linear_probe(loaded, train, test, features=run["features"], batch_size=run["batch_size"])
     return found.assign_attrs(loaded.provenance)
@@ -123,8 +123,8 @@ def summary(kind: str, dataset: xr.Dataset) -> list[dict[str, Any]]:
     return [{"what": str(n), "value": v.item(), "unit": v.attrs["units"]} for n, v in dataset.data_vars.items() if not v.dims]
 
 
-def _pairs(run: Run) -> tuple[ImageSplit, ImageSplit, Any, Any]:
-    source, target = open_set(run, run["source"]).source, open_set(run, run["target"]).test
+def _pairs(run: Run, size: int) -> tuple[ImageSplit, ImageSplit, Any, Any]:
+    source, target = open_set(run, run["source"], size).source, open_set(run, run["target"], size).test
     return source, target, *pair_indices(len(source), len(target), run["pairs"], run["design"], run["seed"])
 
 

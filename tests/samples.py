@@ -65,10 +65,22 @@ def _bounds(run, rng, shift):
 def _finetune(run, rng, shift):
     steps = np.arange(run["steps"])
     evaluations = np.unique(np.linspace(1, run["steps"], run["evaluations"]).astype(int))
-    whole = {"best_step": int(evaluations[-1]), "diverged_step": -1, "trainable_parameters": 1000,
-             "component_parameters": 900, "n_train": 100, "n_validation": 50, "n_test": 50}
-    real = {"test_accuracy": 0.5, "test_loss": 1.0 + shift, "validation_accuracy": 0.5, "seconds": 0.1,
-            "images_per_second": 10.0}
+    whole = {
+        "best_step": int(evaluations[-1]),
+        "diverged_step": -1,
+        "trainable_parameters": 1000,
+        "component_parameters": 900,
+        "n_train": 100,
+        "n_validation": 50,
+        "n_test": 50,
+    }
+    real = {
+        "test_accuracy": 0.5,
+        "test_loss": 1.0 + shift,
+        "validation_accuracy": 0.5,
+        "seconds": 0.1,
+        "images_per_second": 10.0,
+    }
     by_step = ("train_loss", "learning_rate", "gradient_norm", "gradient_norm_total", "gradient_norm_head")
     return xr.Dataset(
         {

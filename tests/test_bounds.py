@@ -91,8 +91,13 @@ def measured(request):
     own = token_statistics(ref.model, [ref.x1], conventions=["common"])
     both = token_statistics(ref.model, [ref.x1, ref.x2])
     radius = float(own["radius_rms"][0, 0, 0])
-    return SimpleNamespace(**vars(ref), radius=radius, both=both, rtol=1e-9 if ref.dtype == torch.float64 else 2e-5,
-                           ds=bounds(ref.model, both, coded_radius=radius))
+    return SimpleNamespace(
+        **vars(ref),
+        radius=radius,
+        both=both,
+        rtol=1e-9 if ref.dtype == torch.float64 else 2e-5,
+        ds=bounds(ref.model, both, coded_radius=radius),
+    )
 
 
 def test_token_statistics_equal_the_reference(measured):
@@ -112,8 +117,15 @@ def test_token_statistics_equal_the_reference(measured):
 
 def test_head_norms_equal_the_reference(measured):
     ds = head_norms(measured.model)
-    stored = {"O": "head_O", "V": "head_V", "QK": "head_QK", "qbias": "head_qbias",
-              "coded_O": "head_peer_O", "coded_V": "head_peer_V", "coded_QK": "head_peer_QK"}
+    stored = {
+        "O": "head_O",
+        "V": "head_V",
+        "QK": "head_QK",
+        "qbias": "head_qbias",
+        "coded_O": "head_peer_O",
+        "coded_V": "head_peer_V",
+        "coded_QK": "head_peer_QK",
+    }
     assert set(ds.data_vars) == set(stored)
     for ours, theirs in stored.items():
         np.testing.assert_allclose(ds[ours], measured.z[theirs], rtol=measured.rtol)
@@ -150,7 +162,8 @@ def test_in_situ_rates_respect_the_valid_bounds(measured):
     for part in ("norm1", "attn", "norm2", "mlp.fc1", "mlp.fc2"):
         for layer, block in enumerate(model.blocks):
             block.get_submodule(part).register_forward_hook(
-                lambda m, a, y, key=(layer, part): outputs.setdefault(key, []).append((a[0], y)))
+                lambda m, a, y, key=(layer, part): outputs.setdefault(key, []).append((a[0], y))
+            )
     with torch.no_grad():
         model(measured.x1)
         model(measured.x2)
@@ -207,13 +220,24 @@ def test_linear_refuses_bad_values_and_impossible_padding():
 
 
 @settings(max_examples=40, deadline=None)
-@given(SEEDS, st.integers(2, 12), SCALES, SCALES, st.sampled_from([0.0, 1e-12, 1e-6, 0.3]),
-       st.sampled_from(["both signs", "negative", "one", "equal", "zero"]))
+@given(
+    SEEDS,
+    st.integers(2, 12),
+    SCALES,
+    SCALES,
+    st.sampled_from([0.0, 1e-12, 1e-6, 0.3]),
+    st.sampled_from(["both signs", "negative", "one", "equal", "zero"]),
+)
 def test_layernorm_rates_never_exceed_the_exact_constant(seed, d, scale, token_scale, eps, kind):
     g = torch.Generator().manual_seed(seed)
     weight = scale * torch.randn(d, generator=g, dtype=torch.float64)
-    weight = {"both signs": weight, "negative": -weight.abs(), "one": weight * torch.eye(d, dtype=torch.float64)[0],
-              "equal": torch.full_like(weight, scale), "zero": 0 * weight}[kind]
+    weight = {
+        "both signs": weight,
+        "negative": -weight.abs(),
+        "one": weight * torch.eye(d, dtype=torch.float64)[0],
+        "equal": torch.full_like(weight, scale),
+        "zero": 0 * weight,
+    }[kind]
     bias = scale * torch.randn(d, generator=g, dtype=torch.float64)
     x, y = token_scale * torch.randn(2, 4, d, generator=g, dtype=torch.float64)
 
@@ -264,9 +288,15 @@ def test_layernorm_refuses_what_it_has_no_bound_for(f):
 
 
 @settings(max_examples=40, deadline=None)
-@given(SEEDS, st.sampled_from([(4, 1), (8, 2), (12, 3)]), st.integers(1, 7),
-       st.sampled_from([1e-8, 1e-2, 1.0, 10.0, 1e8]), st.sampled_from([1e-8, 0.1, 1.0, 30.0, 1e8]),
-       st.sampled_from([None, 0, 1]), st.booleans())
+@given(
+    SEEDS,
+    st.sampled_from([(4, 1), (8, 2), (12, 3)]),
+    st.integers(1, 7),
+    st.sampled_from([1e-8, 1e-2, 1.0, 10.0, 1e8]),
+    st.sampled_from([1e-8, 0.1, 1.0, 30.0, 1e8]),
+    st.sampled_from([None, 0, 1]),
+    st.booleans(),
+)
 def test_attention_rates_never_exceed_the_valid_bound(seed, shape, tokens, scale, radius, rank, bias):
     g = torch.Generator().manual_seed(seed)
     layer, norms = attention(*shape, g, scale=scale, rank=rank, bias=bias)
@@ -437,8 +467,10 @@ def test_constant_tokens_are_found_by_comparing(tiny_vit):
         tiny_vit.cls_token[..., 0] += 1e-3
     x = images(4)
     x[:, :, :8, :8] = 0.25  # the first patch is the same in all images as well
-    default, included = (token_statistics(tiny_vit, [x], batch_size=2, include_constant=c).sel(component="LN1", layer=0)
-                         for c in (False, True))
+    default, included = (
+        token_statistics(tiny_vit, [x], batch_size=2, include_constant=c).sel(component="LN1", layer=0)
+        for c in (False, True)
+    )
     with torch.no_grad():
         tokens = tiny_vit.patch_embed(x).double()
     std = tokens.std(dim=-1, correction=0)
@@ -522,7 +554,7 @@ def test_what_has_no_bound_says_why_and_leaves_the_rest(changes, component, word
     model = vit(**changes)
     ds = bounds(model, token_statistics(model, [images(3)]))
     reasons = json.loads(ds.attrs["no_bound"])
-    (reason, layers), = reasons[component].items()
+    ((reason, layers),) = reasons[component].items()
     assert words in reason
     assert layers == [0, 1]
     assert np.isnan(ds["bound"].sel(convention="common", variant="valid", component=component)).all()

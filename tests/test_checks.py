@@ -44,7 +44,8 @@ def gather(tmp_path):
 
     def gather(kind, made):
         for key, run, ds in made:
-            results.write(ds, tmp_path / kind / f"{key}.nc", run=run, kind=kind, weights_source=f"made up, {run['weights']}")
+            origin = {"weights_source": f"made up, {run['weights']}"}
+            results.write(ds, tmp_path / kind / f"{key}.nc", run=run, kind=kind, **origin)
         return gathering.gather(tmp_path / kind)[kind]
 
     return gather

@@ -31,8 +31,14 @@ def rates(level, noise=0.05, seed=0, conventions=("common", "in_situ"), pairs=PA
     names = np.array([f"{i}" for i in range(pairs)])
     return xr.Dataset(
         {"rate": (("convention", "layer", "component", "pair"), values)},
-        coords={"convention": list(conventions), "layer": np.arange(LAYERS), "component": list(COMPONENTS),
-                "pair": np.arange(pairs), "source_group": ("pair", names), "target_group": ("pair", names)},
+        coords={
+            "convention": list(conventions),
+            "layer": np.arange(LAYERS),
+            "component": list(COMPONENTS),
+            "pair": np.arange(pairs),
+            "source_group": ("pair", names),
+            "target_group": ("pair", names),
+        },
         attrs={"design": "disjoint", **attrs},
     )
 
@@ -45,8 +51,12 @@ def limits(levels, factor=10.0, conventions=("common", "in_situ"), **attrs):
         table[:, v] = factor * np.array([[order[c] for c in COMPONENTS] for order in orders])
     return xr.Dataset(
         {"bound": (("convention", "variant", "layer", "component"), table)},
-        coords={"convention": list(conventions), "variant": list(levels), "layer": np.arange(LAYERS),
-                "component": list(COMPONENTS)},
+        coords={
+            "convention": list(conventions),
+            "variant": list(levels),
+            "layer": np.arange(LAYERS),
+            "component": list(COMPONENTS),
+        },
         attrs=attrs,
     )
 

@@ -18,7 +18,8 @@ def rates(values, source, target, design, source_group=None, target_group=None):
     values = np.asarray(values, dtype=float)
     values = values.reshape((1,) * (3 - values.ndim) + values.shape)
     names = {
-        "source_id": source, "target_id": target,
+        "source_id": source,
+        "target_id": target,
         "source_group": source if source_group is None else source_group,
         "target_group": target if target_group is None else target_group,
     }
@@ -176,9 +177,7 @@ def test_coverage_disjoint():
 
 
 @settings(max_examples=25, deadline=None)
-@given(
-    scale=st.floats(1e-3, 1e3), design=st.sampled_from(["disjoint", "crossed", "cycled"]), seed=st.integers(0, 99)
-)
+@given(scale=st.floats(1e-3, 1e3), design=st.sampled_from(["disjoint", "crossed", "cycled"]), seed=st.integers(0, 99))
 def test_scale_and_order(scale, design, seed):
     """All is homogeneous of degree 1 and blind to the order of dimensions; the interval holds the median mean."""
     g = np.random.default_rng(seed)

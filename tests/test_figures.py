@@ -39,8 +39,11 @@ def runs():
             "train_loss": (("run", "step"), np.ones((n, 4))),
             "gradient_norm": (("run", "step"), np.ones((n, 4))),
         },
-        coords={"dataset": ("run", [d for d, _ in names]), "components": ("run", [c for _, c in names]),
-                "step": np.arange(4)},
+        coords={
+            "dataset": ("run", [d for d, _ in names]),
+            "components": ("run", [c for _, c in names]),
+            "step": np.arange(4),
+        },
     )
 
 
@@ -75,8 +78,11 @@ def test_target_figure_has_a_row_for_each_name():
 def test_bounds_figure_shows_only_variants_that_are_there():
     values = np.ones((2, 3, 5))
     values[0] = np.nan
-    bounds = xr.DataArray(values, dims=("variant", "layer", "component"),
-                          coords={"variant": ["as_coded", "valid"], "layer": [0, 1, 2], "component": list(COMPONENTS)})
+    bounds = xr.DataArray(
+        values,
+        dims=("variant", "layer", "component"),
+        coords={"variant": ["as_coded", "valid"], "layer": [0, 1, 2], "component": list(COMPONENTS)},
+    )
     axes = figures.bounds_by_depth(bounds, bounds.sel(variant="valid") / 2)
     assert [len(ax.lines) for ax in axes] == [2] * 5
 

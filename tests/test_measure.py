@@ -42,11 +42,13 @@ def brute_force(model, x, y, convention):
     def keep(key):
         def hook(module, args, output):
             got.setdefault(key, []).append((args[0].clone(), output.clone()))
+
         return hook
 
     modules = {
         (layer, column): block.get_submodule(PATHS[c])
-        for layer, block in enumerate(model.blocks) for column, c in enumerate(COMPONENTS)
+        for layer, block in enumerate(model.blocks)
+        for column, c in enumerate(COMPONENTS)
     }
     handles = [m.register_forward_hook(keep(key)) for key, m in modules.items()]
     with torch.no_grad():
@@ -246,8 +248,12 @@ def test_scale_law(name, exponent, sign):
 
 
 @settings(max_examples=12, deadline=None)
-@given(name=st.sampled_from(sorted(REFERENCES)), factor=st.floats(-50, 50).filter(lambda a: abs(a) > 1e-3),
-       component=st.sampled_from(COMPONENTS), convention=st.sampled_from(CONVENTIONS))
+@given(
+    name=st.sampled_from(sorted(REFERENCES)),
+    factor=st.floats(-50, 50).filter(lambda a: abs(a) > 1e-3),
+    component=st.sampled_from(COMPONENTS),
+    convention=st.sampled_from(CONVENTIONS),
+)
 def test_plasticity_is_homogeneous_and_blind_to_bias(name, factor, component, convention):
     """P(a f + b) = |a| P(f) for every component in either convention (Proposition 1a)."""
     r = REFERENCES[name]
@@ -401,8 +407,14 @@ def test_measure_joins_conventions(tiny_vit):
     for convention in CONVENTIONS:
         one = rates_of_change(tiny_vit, x, y, convention=convention, batch_size=2)
         np.testing.assert_array_equal(whole.rate.sel(convention=convention), one.rate)
-    assert whole.attrs == {"design": "disjoint", "precision": "float32", "seed": 0, "dropped_pairs": 0,
-                           "source": "photos", "target": "digits"}
+    assert whole.attrs == {
+        "design": "disjoint",
+        "precision": "float32",
+        "seed": 0,
+        "dropped_pairs": 0,
+        "source": "photos",
+        "target": "digits",
+    }
     for name, variable in whole.variables.items():
         assert variable.attrs.get("long_name"), name
     assert all(whole[v].attrs["units"] == "1" and whole[v].dtype == np.float64 for v in whole.data_vars)

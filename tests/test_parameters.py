@@ -104,8 +104,9 @@ REFUSED_AT_ONCE = [
 def test_command_line_refuses_within_seconds_and_starts_nothing(tmp_path, arguments):
     env = {**os.environ, "VITPLAST_STORE": str(tmp_path / "store")}
     start = time.process_time(), time.monotonic(), os.times().children_user
-    done = subprocess.run([sys.executable, "-m", "vitplast", *arguments], env=env, capture_output=True, text=True,
-                          timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "vitplast", *arguments], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 2, done.stderr
     assert "Did you mean" in done.stderr
     assert "Traceback" not in done.stderr

@@ -259,8 +259,9 @@ for path in sys.argv[1:]:
 
 def start(code: str, *arguments: str) -> subprocess.Popen:
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([sys.executable, "-c", code, *arguments], env=env, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def finish(process: subprocess.Popen) -> tuple[int, str]:
@@ -399,8 +400,10 @@ def test_only_leftovers_of_dead_writers_are_removed(tmp_path):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     here, old = netcdf._owner(), time.time() - 2 * netcdf.ABANDONED
-    left = {name: tmp_path / f".x.nc.{name}-aa.tmp" for name in
-            (f"{here}-{ended.pid}", f"{here}-{os.getpid()}", "elsewhere-1", "elsewhere-2")}
+    left = {
+        name: tmp_path / f".x.nc.{name}-aa.tmp"
+        for name in (f"{here}-{ended.pid}", f"{here}-{os.getpid()}", "elsewhere-1", "elsewhere-2")
+    }
     for file in left.values():
         file.write_text("")
     os.utime(left["elsewhere-2"], (old, old))

@@ -161,8 +161,14 @@ def test_dry_run_sweep_and_gather(tmp_path, profile, pool, monkeypatch):
     monkeypatch.setattr("vitplast.provenance.cores", lambda: 8)
     store, said = tmp_path / "store", io.StringIO()
     before = {row["kind"]: row for row in sweep.dry_run(profile, store=store)}
-    assert before["all"] == {"kind": "all", "units": 5, "units done": 0, "results": 7, "results done": 0,
-                             "time left": "unknown"}
+    assert before["all"] == {
+        "kind": "all",
+        "units": 5,
+        "units done": 0,
+        "results": 7,
+        "results done": 0,
+        "time left": "unknown",
+    }
     assert len(sweep.gather(profile, store=store)) == 7
     assert sweep.sweep(profile, jobs=2, store=store, command=command(pool), stream=said)
     lines = said.getvalue().splitlines()
@@ -228,8 +234,9 @@ sys.exit(0 if done else 1)
 
 
 def driver(profile_path: Path, store: Path, *run: str) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-c", DRIVER, str(profile_path), str(store), *run],
-                            stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(profile_path), str(store), *run], stderr=subprocess.PIPE, text=True
+    )
 
 
 def until(condition, seconds: float = 60.0) -> None:

@@ -103,8 +103,19 @@ def _status(field: str) -> int:
 
 
 def _growth_of_child(what: str, args: argparse.Namespace) -> float:
-    command = [sys.executable, "-m", "vitplast.bench", "--growth-of", what, "--model", args.model,
-               "--batch", str(args.batch), "--threads", str(args.threads)]
+    command = [
+        sys.executable,
+        "-m",
+        "vitplast.bench",
+        "--growth-of",
+        what,
+        "--model",
+        args.model,
+        "--batch",
+        str(args.batch),
+        "--threads",
+        str(args.threads),
+    ]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 

@@ -132,5 +132,3 @@ def setup(app: Any) -> dict[str, Any]:
 
     app.connect("html-page-context", add)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
-
-

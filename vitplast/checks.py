@@ -67,8 +67,9 @@ def _fc1_above_fc2(rates: Runs) -> list[Row]:
                 mean = run.rate.sel(convention=convention).mean(["layer", "pair"])
                 ratio[target, weights] = float(mean.sel(component="FC1") / mean.sel(component="FC2"))
         passed = bool(ratio) and min(ratio.values()) > 1
-        rows.append((f"FC1 is more plastic than FC2, {convention.replace('_', ' ')} (ratio)", passed,
-                     _words(ratio, ".2f")))
+        rows.append(
+            (f"FC1 is more plastic than FC2, {convention.replace('_', ' ')} (ratio)", passed, _words(ratio, ".2f"))
+        )
     return rows
 
 

@@ -38,38 +38,88 @@ class Claim:
 
 _PAPER, _ANY = "pretrained ViT-B/L/H", "any model"
 CLAIMS = (
-    Claim("C1", "The bounds rank MHA above FC1 and FC2, and these above LN2 and LN1.",
-          "PASS: in 90% of the blocks or more, FC1 ~ FC2 and LN2 ~ LN1 within a factor 2 (median), for the paper's and "
-          "the new attention bound. FAIL: in half of the blocks or fewer, for the new bound.", "bounds", _PAPER),
-    Claim("C2", "The measured plasticity has the same ranking.",
-          "PASS: all six paired gaps above 0 (simultaneous 95% bootstrap limits) in 80% of the datasets or more. "
-          "FAIL: some gap below 0 in half of the datasets or more.", "plasticity", _PAPER),
-    Claim("C3", "The bounds predict the measured order.",
-          "PASS: mean Kendall tau_b >= 0.6 and permutation p <= 0.05. FAIL: mean tau_b <= 0.", "plasticity, bounds",
-          _PAPER),
-    Claim("C3b", "Second-moment and layer norm predictions come closer than the bounds.",
-          "PASS: median |log(measured/predicted)| <= 0.25 and smaller than for the bound. FAIL: larger than for the "
-          "bound.", "plasticity, predictions (Theorem 4, Proposition 7)", _ANY),
-    Claim("C4", "More plastic components gain more from finetuning.",
-          "PASS: mean Spearman over clusters of datasets >= 0.5, p <= 0.05, lower limit > 0. FAIL: mean <= 0.",
-          "plasticity, finetune, probe", _PAPER),
-    Claim("C5", "More plastic components get larger gradients.",
-          "PASS: as C4 with gradient norms, raw and also per parameter or as elasticity. FAIL: raw mean <= 0.",
-          "plasticity, finetune", _PAPER),
-    Claim("C6", "More plastic components depend less on the learning rate.",
-          "PASS: Page's trend test p <= 0.05 and the median range of MHA below those of LN1 and LN2. FAIL: p <= 0.05 "
-          "in the opposite direction.", "plasticity, finetune over a grid of learning rates", _PAPER),
-    Claim("C7", "Finetuning MHA beats finetuning any other component.",
-          "PASS: all four Holm-adjusted p <= 0.05 by Wilcoxon and by t-test on cluster means. FAIL: some mean "
-          "difference below 0 with adjusted p <= 0.05.", "finetune, probe; at least 7 clusters of datasets", _PAPER),
-    Claim("C8", "The valid bounds hold.",
-          "PASS: no rate exceeds its bound by more than 1e-6 of it. FAIL: one does (a bug or a broken hypothesis).",
-          "plasticity, bounds", _ANY),
-    Claim("C9", "The gradient inequalities hold.",
-          "PASS: no ratio of Proposition 17 above 1 + 1e-6. FAIL: one is.", "gradients per component", _ANY),
-    Claim("C10", "The verdicts do not depend on the parametrisation.",
-          "PASS: C2, C4, C5 unchanged when LN2/FC1 and LN1/qkv are rescaled by 1/4 and 4. FAIL: a PASS becomes FAIL.",
-          "plasticity, finetune of rescaled models", _ANY),
+    Claim(
+        "C1",
+        "The bounds rank MHA above FC1 and FC2, and these above LN2 and LN1.",
+        "PASS: in 90% of the blocks or more, FC1 ~ FC2 and LN2 ~ LN1 within a factor 2 (median), for the paper's and "
+        "the new attention bound. FAIL: in half of the blocks or fewer, for the new bound.",
+        "bounds",
+        _PAPER,
+    ),
+    Claim(
+        "C2",
+        "The measured plasticity has the same ranking.",
+        "PASS: all six paired gaps above 0 (simultaneous 95% bootstrap limits) in 80% of the datasets or more. "
+        "FAIL: some gap below 0 in half of the datasets or more.",
+        "plasticity",
+        _PAPER,
+    ),
+    Claim(
+        "C3",
+        "The bounds predict the measured order.",
+        "PASS: mean Kendall tau_b >= 0.6 and permutation p <= 0.05. FAIL: mean tau_b <= 0.",
+        "plasticity, bounds",
+        _PAPER,
+    ),
+    Claim(
+        "C3b",
+        "Second-moment and layer norm predictions come closer than the bounds.",
+        "PASS: median |log(measured/predicted)| <= 0.25 and smaller than for the bound. FAIL: larger than for the "
+        "bound.",
+        "plasticity, predictions (Theorem 4, Proposition 7)",
+        _ANY,
+    ),
+    Claim(
+        "C4",
+        "More plastic components gain more from finetuning.",
+        "PASS: mean Spearman over clusters of datasets >= 0.5, p <= 0.05, lower limit > 0. FAIL: mean <= 0.",
+        "plasticity, finetune, probe",
+        _PAPER,
+    ),
+    Claim(
+        "C5",
+        "More plastic components get larger gradients.",
+        "PASS: as C4 with gradient norms, raw and also per parameter or as elasticity. FAIL: raw mean <= 0.",
+        "plasticity, finetune",
+        _PAPER,
+    ),
+    Claim(
+        "C6",
+        "More plastic components depend less on the learning rate.",
+        "PASS: Page's trend test p <= 0.05 and the median range of MHA below those of LN1 and LN2. FAIL: p <= 0.05 "
+        "in the opposite direction.",
+        "plasticity, finetune over a grid of learning rates",
+        _PAPER,
+    ),
+    Claim(
+        "C7",
+        "Finetuning MHA beats finetuning any other component.",
+        "PASS: all four Holm-adjusted p <= 0.05 by Wilcoxon and by t-test on cluster means. FAIL: some mean "
+        "difference below 0 with adjusted p <= 0.05.",
+        "finetune, probe; at least 7 clusters of datasets",
+        _PAPER,
+    ),
+    Claim(
+        "C8",
+        "The valid bounds hold.",
+        "PASS: no rate exceeds its bound by more than 1e-6 of it. FAIL: one does (a bug or a broken hypothesis).",
+        "plasticity, bounds",
+        _ANY,
+    ),
+    Claim(
+        "C9",
+        "The gradient inequalities hold.",
+        "PASS: no ratio of Proposition 17 above 1 + 1e-6. FAIL: one is.",
+        "gradients per component",
+        _ANY,
+    ),
+    Claim(
+        "C10",
+        "The verdicts do not depend on the parametrisation.",
+        "PASS: C2, C4, C5 unchanged when LN2/FC1 and LN1/qkv are rescaled by 1/4 and 4. FAIL: a PASS becomes FAIL.",
+        "plasticity, finetune of rescaled models",
+        _ANY,
+    ),
 )
 
 

@@ -85,8 +85,14 @@ def plasticity(rates: xr.Dataset, *, level: float = 0.95, resamples: int = 2000,
     return xr.Dataset(
         {k: (dims, v.reshape(shape), {"units": "1", "long_name": name}) for k, (v, name) in words.items()},
         coords=coords,
-        attrs={**rates.attrs, "resampled": kind, "level": float(level), "resamples": int(resamples),
-               "bootstrap_seed": int(seed), "pairs": int(count)},
+        attrs={
+            **rates.attrs,
+            "resampled": kind,
+            "level": float(level),
+            "resamples": int(resamples),
+            "bootstrap_seed": int(seed),
+            "pairs": int(count),
+        },
     )
 
 
@@ -101,7 +107,10 @@ def resampled_means(rates: xr.Dataset, *, resamples: int = 2000, seed: int = 0) 
     means = np.concatenate([w @ values.T / w.sum(axis=1, keepdims=True) for w in weights])
     shape = (resamples, *(rates.rate.sizes[d] for d in dims))
     return xr.DataArray(
-        means.reshape(shape), dims=("resample", *dims), coords=coords, name="plasticity",
+        means.reshape(shape),
+        dims=("resample", *dims),
+        coords=coords,
+        name="plasticity",
         attrs={"units": "1", "long_name": "resampled plasticity"},
     )
 

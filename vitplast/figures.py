@@ -73,8 +73,13 @@ def plasticity_by_target(estimates: dict[str, xr.Dataset], convention: str) -> A
             one = estimates[name].sel(convention=convention, component=component)
             mean, low, high = (float(one[v]) for v in ("mean", "ci_low", "ci_high"))
             ax.errorbar(
-                mean, i + shift, xerr=[[mean - low], [high - mean]], color=COLORS[component],
-                marker=MARKERS[component], capsize=2, label=component if i == 0 else None,
+                mean,
+                i + shift,
+                xerr=[[mean - low], [high - mean]],
+                color=COLORS[component],
+                marker=MARKERS[component],
+                capsize=2,
+                label=component if i == 0 else None,
             )
     ax.set(xscale="log", yticks=range(len(rows)), yticklabels=rows, xlabel="plasticity, mean over blocks")
     ax.invert_yaxis()
@@ -94,11 +99,23 @@ def bounds_by_depth(bounds: xr.DataArray, largest: xr.DataArray | None = None) -
         for variant in bounds.variant.values:
             one = bounds.sel(variant=variant, component=component)
             if one.notnull().any():
-                ax.plot(one.layer, one, lines[str(variant)], color=COLORS[component],
-                        label=f"bound, {str(variant).replace('_', ' ')}")
+                ax.plot(
+                    one.layer,
+                    one,
+                    lines[str(variant)],
+                    color=COLORS[component],
+                    label=f"bound, {str(variant).replace('_', ' ')}",
+                )
         if largest is not None:
-            ax.plot(largest.layer, largest.sel(component=component), linestyle="none", color=COLORS[component],
-                    marker=MARKERS[component], markersize=4, label="largest rate measured")
+            ax.plot(
+                largest.layer,
+                largest.sel(component=component),
+                linestyle="none",
+                color=COLORS[component],
+                marker=MARKERS[component],
+                markersize=4,
+                label="largest rate measured",
+            )
         ax.set(yscale="log", xlabel="block")
         ax.annotate(component, (0.5, 1.02), xycoords="axes fraction", ha="center")
     axes[0].set_ylabel("rate of change")
@@ -128,8 +145,15 @@ def accuracy_by_configuration(table: xr.Dataset, probe: dict[str, float] | None 
                 continue
             accuracy = 100 * runs.test_accuracy.values
             error = 100 * np.sqrt(runs.test_accuracy * (1 - runs.test_accuracy) / runs.n_test).values
-            ax.errorbar(np.full(accuracy.size, i), accuracy, yerr=error, color=COLORS[configuration],
-                        marker=MARKERS[configuration], linestyle="none", capsize=3)
+            ax.errorbar(
+                np.full(accuracy.size, i),
+                accuracy,
+                yerr=error,
+                color=COLORS[configuration],
+                marker=MARKERS[configuration],
+                linestyle="none",
+                capsize=3,
+            )
         if probe and dataset in probe:
             ax.axhline(100 * probe[dataset], linestyle="--", color="#4d4d4d", linewidth=1)
             ax.annotate("linear probe", (len(order) - 0.5, 100 * probe[dataset]), ha="right", va="bottom", fontsize=8)
@@ -150,8 +174,14 @@ def training_curves(table: xr.Dataset, dataset: str) -> list[Axes]:
             mean = one[name].mean("run")
             ax.plot(one.step, mean, color=COLORS[configuration], label=configuration)
             if one.sizes["run"] > 1:
-                ax.fill_between(one.step, one[name].min("run"), one[name].max("run"),
-                                color=COLORS[configuration], alpha=0.2, linewidth=0)
+                ax.fill_between(
+                    one.step,
+                    one[name].min("run"),
+                    one[name].max("run"),
+                    color=COLORS[configuration],
+                    alpha=0.2,
+                    linewidth=0,
+                )
     axes[0].set(xlabel="step", ylabel="training loss (nats)")
     axes[1].set(xlabel="step", ylabel="gradient norm of the component", yscale="log")
     axes[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))

@@ -19,8 +19,23 @@ from vitplast.schema import schema_of
 from vitplast.validation import complete, dtype_name
 
 #: Attributes that become coordinates along `run` even when all runs agree.
-PER_RUN = ("run_key", "params_json", "content_sha256", "profile", "commit", "dirty", "created", "machine", "device",
-           "threads", "weights_origin", "weights_sha256", "weights_source", "torch_version", "vitplast_version")
+PER_RUN = (
+    "run_key",
+    "params_json",
+    "content_sha256",
+    "profile",
+    "commit",
+    "dirty",
+    "created",
+    "machine",
+    "device",
+    "threads",
+    "weights_origin",
+    "weights_sha256",
+    "weights_source",
+    "torch_version",
+    "vitplast_version",
+)
 #: Attributes of a single run that a gathered file writes anew.
 RENEWED = ("source", "history")
 FILL = {"str": "", "int64": -1, "float64": np.nan}
@@ -54,8 +69,10 @@ def gather(paths: str | Path | Iterable[str | Path], expected: Expected | None =
             kind, key = str(one.attrs["kind"]), str(one.attrs["run_key"])
             other, where = found.setdefault(kind, {}).setdefault(key, (one, path))
             if one is not other and _numbers(one) != _numbers(other):
-                raise IntegrityError(f"{where} and {path} hold different numbers for the same run {key} "
-                                     f"({one.attrs['params_json']}); remove the wrong one")
+                raise IntegrityError(
+                    f"{where} and {path} hold different numbers for the same run {key} "
+                    f"({one.attrs['params_json']}); remove the wrong one"
+                )
     if bad:
         raise IntegrityError(f"{len(bad)} bad files, nothing was gathered:\n" + "\n".join(bad))
     gathered = {}
@@ -159,8 +176,16 @@ def _concatenate(rows: list[xr.Dataset], kind: str) -> xr.Dataset:
         labels += [k for k in extra if k not in labels]
         prepared.append(row.reset_coords().assign({k: ((), v) for k, v in extra.items()}))
     fill = {n: FILL[dtype_name(r[n].values)] for r in prepared for n in r.data_vars}
-    joined = xr.concat(prepared, dim="run", data_vars="all", coords="minimal", compat="equals", join="outer",
-                       combine_attrs="drop_conflicts", fill_value=fill)
+    joined = xr.concat(
+        prepared,
+        dim="run",
+        data_vars="all",
+        coords="minimal",
+        compat="equals",
+        join="outer",
+        combine_attrs="drop_conflicts",
+        fill_value=fill,
+    )
     in_schema = [n for n in schema_of(kind).coords if n in joined.data_vars]
     joined = joined.set_coords([n for n in {*labels, *in_schema} if n in joined.data_vars])
     for name in labels:

@@ -81,7 +81,9 @@ def rates_of_change(
     """
     network, prepare = (model, None) if isinstance(model, nn.Module) else (model.model, model.prepare)
     for kind, value, known in (
-        ("convention", convention, CONVENTIONS), ("design", design, DESIGNS), ("precision", precision, PRECISIONS)
+        ("convention", convention, CONVENTIONS),
+        ("design", design, DESIGNS),
+        ("precision", precision, PRECISIONS),
     ):
         if value not in known:
             raise UnknownNameError(kind, value, known)
@@ -92,8 +94,10 @@ def rates_of_change(
     if not several:
         raise InputError("no targets given")
     x = Side("source", source, network, prepare)
-    ys = {name: Side(f"target {name}" if targets is several else "target", t, network, prepare)
-          for name, t in several.items()}
+    ys = {
+        name: Side(f"target {name}" if targets is several else "target", t, network, prepare)
+        for name, t in several.items()
+    }
     index = {}
     for name, y in ys.items():
         if (source_index is None) != (target_index is None):

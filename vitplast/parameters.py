@@ -17,12 +17,12 @@ from typing import Any, ClassVar
 from vitplast import images, models
 from vitplast.components import parse_components
 from vitplast.errors import InputError, UnknownNameError
+from vitplast.pairs import DESIGNS
 
 SCHEMA_VERSION = 1
 #: Default side in pixels for the packaged weights, whose own 518 is no work for a laptop.
 PACKAGED_SIZE = 56
 CONVENTIONS = ("common", "in_situ")
-DESIGNS = ("disjoint", "crossed", "cycled")
 PRECISIONS = ("float32", "bfloat16", "float16")
 
 
@@ -94,7 +94,7 @@ class PlasticityParameters(Parameters):
     conventions: list = _help(["common", "in_situ"], "input conventions: common, in_situ", each=CONVENTIONS)
     design: str = _help("disjoint", "disjoint, crossed or cycled (Definition 3)", choices=DESIGNS)
     precision: str = _help("float32", "of the forward pass: float32, bfloat16 or float16", choices=PRECISIONS)
-    batch_size: int = _help(16, "pairs at a time", low=1, key=False)
+    batch_size: int = _help(16, "images in the model at a time, both sides together", low=1, key=False)
     seed: int = _help(0, "seed of the choice of images", low=0)
 
     def check(self) -> None:
@@ -143,10 +143,12 @@ class FinetuneParameters(Parameters):
     warmup: int = _help(5, "steps of linear warm-up from 0", low=0)
     schedule: str = _help("cosine", "after the warm-up: cosine (to 0) or constant", choices=("cosine", "constant"))
     clip: float = _help(1.0, "largest gradient norm; 0: no clipping", low=0.0)
-    clipping: str = _help("joint", "joint (as the authors) or separate (head and final norm apart)",
-                          choices=("joint", "separate"))
-    precision: str = _help("auto", "auto (the fastest here), float32, bfloat16 or float16",
-                           choices=("auto", *PRECISIONS))
+    clipping: str = _help(
+        "joint", "joint (as the authors) or separate (head and final norm apart)", choices=("joint", "separate")
+    )
+    precision: str = _help(
+        "auto", "auto (the fastest here), float32, bfloat16 or float16", choices=("auto", *PRECISIONS)
+    )
     augment: str = _help("none", "none or paper (random resized crop and flip)", choices=("none", "paper"))
     head_init: str = _help("zero", "new head: zero or default (PyTorch's, as the authors)", choices=("zero", "default"))
     train_head: bool = _help(True, "train the head in every configuration, as the authors")

@@ -158,6 +158,7 @@ def _refuse_repeats(made: list[Unit], name: str) -> None:
     for unit in made:
         for key in unit.runs:
             if (unit.kind, key) in owner:
-                raise InputError(f"{name}: the same result is asked for twice, by {owner[unit.kind, key]} and "
-                                 f"{unit.label}")
+                raise InputError(
+                    f"{name}: the same result is asked for twice, by {owner[unit.kind, key]} and {unit.label}"
+                )
             owner[unit.kind, key] = unit.label

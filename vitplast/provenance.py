@@ -22,8 +22,24 @@ from vitplast.schema import schema_of
 PACKAGE = Path(__file__).parent
 REFERENCES = "arXiv:2602.06883"
 #: Packages whose versions `vitplast info` shows.
-PACKAGES = ("vitplast", "torch", "torchvision", "timm", "numpy", "scipy", "pandas", "xarray", "netCDF4", "scikit-learn",
-            "papermill", "ipykernel", "matplotlib", "seaborn", "safetensors", "jupyter-book")
+PACKAGES = (
+    "vitplast",
+    "torch",
+    "torchvision",
+    "timm",
+    "numpy",
+    "scipy",
+    "pandas",
+    "xarray",
+    "netCDF4",
+    "scikit-learn",
+    "papermill",
+    "ipykernel",
+    "matplotlib",
+    "seaborn",
+    "safetensors",
+    "jupyter-book",
+)
 
 
 def key_of(kind: str, run: dict[str, Any]) -> str:
@@ -37,8 +53,11 @@ def attributes(kind: str, run: dict[str, Any], profile: str = "") -> dict[str, s
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     commit, dirty = git_state()
     shown = public(run)
-    sets = [f"{shown[name]} ({role})" for name, role in
-            (("source", "source"), ("target", "target"), ("dataset", "downstream")) if name in run]
+    sets = [
+        f"{shown[name]} ({role})"
+        for name, role in (("source", "source"), ("target", "target"), ("dataset", "downstream"))
+        if name in run
+    ]
     return {
         "title": schema_of(kind).title,
         "source": f"vitplast {__version__}, {kind} of {shown.get('model', '')} on {', '.join(sets)}",
@@ -90,8 +109,9 @@ def git_state() -> tuple[str, str]:
     answers = []
     for command in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"]):
         try:
-            done = subprocess.run(["git", "-C", str(root), *command], env=env, capture_output=True, text=True,
-                                  timeout=10, check=True)
+            done = subprocess.run(
+                ["git", "-C", str(root), *command], env=env, capture_output=True, text=True, timeout=10, check=True
+            )
             answers.append(done.stdout.strip())
         except (OSError, subprocess.SubprocessError):
             answers.append(None)
@@ -154,8 +174,11 @@ def environment() -> dict[str, str]:
     try:
         import torch
 
-        facts |= {"gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
-                  "threads": str(torch.get_num_threads()), "cpu capability": torch.backends.cpu.get_cpu_capability()}
+        facts |= {
+            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+            "threads": str(torch.get_num_threads()),
+            "cpu capability": torch.backends.cpu.get_cpu_capability(),
+        }
     except ImportError as error:
         facts["gpu"] = f"unknown: {error}"
     home = str(Path.home())

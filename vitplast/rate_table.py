@@ -78,8 +78,9 @@ def joined(conventions: Sequence[str], parts: list[xr.Dataset], source: str, tar
     asked = parts[0].sizes["pair"] + parts[0].attrs["dropped_pairs"]
     parts = list(xr.align(*parts, join="inner"))
     axis = xr.Variable("convention", list(conventions), {"long_name": "input convention"})
-    whole = xr.concat(parts, axis, data_vars="all", coords="minimal", compat="equals", join="exact",
-                      combine_attrs="override")
+    whole = xr.concat(
+        parts, axis, data_vars="all", coords="minimal", compat="equals", join="exact", combine_attrs="override"
+    )
     dropped = asked - whole.sizes["pair"]
     check_dropped(dropped, asked)
     del whole.attrs["convention"]

@@ -44,8 +44,9 @@ def write(ds: xr.Dataset, path: str | Path, *, run: dict[str, Any], kind: str, p
     table = schema_of(kind)
     fixed = sorted(set(attrs) & set(FIXED))
     if fixed:
-        raise InputError(f"{', '.join(fixed)} can't be given, {'it follows' if len(fixed) == 1 else 'they follow'} "
-                         "from the run")
+        raise InputError(
+            f"{', '.join(fixed)} can't be given, {'it follows' if len(fixed) == 1 else 'they follow'} from the run"
+        )
     ds = complete(ds, kind)
     shown = public(run)
     for name in [n for n, v in table.coords.items() if not v.dims and n in run]:
@@ -89,14 +90,18 @@ def read(path: str | Path) -> xr.Dataset:
         verify(ds, path.name)
         version = int(ds.attrs["vitplast_schema"])
         if version > SCHEMA_VERSION:
-            raise InputError(f"{path} has schema version {version}, this vitplast knows versions up to "
-                             f"{SCHEMA_VERSION}: update vitplast")
+            raise InputError(
+                f"{path} has schema version {version}, this vitplast knows versions up to "
+                f"{SCHEMA_VERSION}: update vitplast"
+            )
         for old in range(version, SCHEMA_VERSION):
             ds = MIGRATIONS[old](ds)
         validate(ds, str(ds.attrs["kind"]), is_gathered(ds))
     except IntegrityError as error:
-        raise IntegrityError(f"{_named(path, str(error))}. Run the command that makes it again "
-                             "(vitplast run or vitplast sweep): it sets a bad file aside by itself") from error
+        raise IntegrityError(
+            f"{_named(path, str(error))}. Run the command that makes it again "
+            "(vitplast run or vitplast sweep): it sets a bad file aside by itself"
+        ) from error
     return ds
 
 
@@ -159,8 +164,9 @@ def lock(path: Path, what: str, wait: float | None = None) -> Iterator[None]:
         held = FileLock(path)
         held.acquire(timeout=-1 if wait is None else wait)
     except Timeout:
-        raise AlreadyRunningError(f"another process is working on {what}; wait for it, or stop it and run this "
-                                  "command again") from None
+        raise AlreadyRunningError(
+            f"another process is working on {what}; wait for it, or stop it and run this command again"
+        ) from None
     except OSError as error:
         raise VitplastError(f"can't lock {path}: {error}. Choose a store on a disk that can be written to") from error
     try:

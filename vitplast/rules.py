@@ -39,9 +39,9 @@ def bound_ranking(bounds: Mapping[Any, xr.Dataset]) -> Verdict:
     found, texts = {}, []
     for convention in _conventions(bounds):
         for variant in variants:
-            blocks = np.concatenate([
-                _components(ds["bound"].sel(convention=convention, variant=variant)) for ds in bounds.values()
-            ])
+            blocks = np.concatenate(
+                [_components(ds["bound"].sel(convention=convention, variant=variant)) for ds in bounds.values()]
+            )
             whole = blocks[np.isfinite(blocks).all(axis=1)]
             if not len(whole):
                 texts.append(f"{convention}, {variant}: no block has all bounds")
@@ -50,12 +50,15 @@ def bound_ranking(bounds: Mapping[Any, xr.Dataset]) -> Verdict:
             ranked = (mha > np.maximum(fc1, fc2)) & (np.minimum(fc1, fc2) > np.maximum(ln1, ln2))
             # An infinite ratio (a bound of 0) is far from "about the same"; two zeros are the same.
             with np.errstate(divide="ignore", invalid="ignore"):
-                spread = [float(np.median(np.where(a == b, 0.0, np.abs(np.log2(a / b))))) for a, b in
-                          ((fc1, fc2), (ln2, ln1))]
+                spread = [
+                    float(np.median(np.where(a == b, 0.0, np.abs(np.log2(a / b))))) for a, b in ((fc1, fc2), (ln2, ln1))
+                ]
             share = float(ranked.mean())
             found[convention, variant] = share, share >= 0.9 and max(spread) <= 1
-            texts.append(f"{convention}, {variant}: s = {share:.2f} of {len(whole)} blocks, "
-                         f"|log2 FC1/FC2| = {spread[0]:.2f}, |log2 LN2/LN1| = {spread[1]:.2f}")
+            texts.append(
+                f"{convention}, {variant}: s = {share:.2f} of {len(whole)} blocks, "
+                f"|log2 FC1/FC2| = {spread[0]:.2f}, |log2 LN2/LN1| = {spread[1]:.2f}"
+            )
     primary = _primary(bounds)
     text, number = "; ".join(texts), found.get((primary, PAPER_BIAS), (np.nan,))[0]
     if (primary, NEW) not in found:
@@ -79,8 +82,9 @@ def measured_ranking(plasticity: Mapping[Any, xr.Dataset], *, draws: int = 2000,
             above.append(bool((low > 0).all()))
             below.append(bool((high < 0).any()))
         passing, failing = float(np.mean(above)), float(np.mean(below))
-        texts.append(f"{convention}: all gaps above 0 in {sum(above)}, some gap below 0 in {sum(below)} "
-                     f"of {len(above)} datasets")
+        texts.append(
+            f"{convention}: all gaps above 0 in {sum(above)}, some gap below 0 in {sum(below)} of {len(above)} datasets"
+        )
         if convention == primary:
             number = passing
             # A ranking cannot be confirmed in 80% and contradicted in 50% of the datasets: no order of rules needed.
@@ -93,13 +97,15 @@ def bound_order(plasticity: Mapping[Any, xr.Dataset], bounds: Mapping[Any, xr.Da
     primary, texts = _primary(plasticity, bounds), []
     verdict, number = "INCONCLUSIVE", np.nan
     for convention in _conventions(plasticity, bounds):
-        predicted = np.concatenate([
-            _components(bounds[key]["bound"].sel(convention=convention, variant=PAPER_BIAS, layer=ds["layer"]))
-            for key, ds in plasticity.items()
-        ])
-        measured = np.concatenate([
-            _components(ds["rate"].sel(convention=convention).mean("pair")) for ds in plasticity.values()
-        ])
+        predicted = np.concatenate(
+            [
+                _components(bounds[key]["bound"].sel(convention=convention, variant=PAPER_BIAS, layer=ds["layer"]))
+                for key, ds in plasticity.items()
+            ]
+        )
+        measured = np.concatenate(
+            [_components(ds["rate"].sel(convention=convention).mean("pair")) for ds in plasticity.values()]
+        )
         whole = np.isfinite(predicted).all(axis=1)
         if not whole.any():
             texts.append(f"{convention}: no block has all bounds")

@@ -22,8 +22,16 @@ def append(store: Path, unit: Unit, status: str, start: float) -> None:
     A log that can't be written to is reported and does not stop the run.
     """
     now = time.time()
-    line = {"key": unit.key, "kind": unit.kind, "label": unit.label, "status": status, "results": list(unit.runs),
-            "work": unit.work, "start": round(start, 3), "end": None if status == "started" else round(now, 3)}
+    line = {
+        "key": unit.key,
+        "kind": unit.kind,
+        "label": unit.label,
+        "status": status,
+        "results": list(unit.runs),
+        "work": unit.work,
+        "start": round(start, 3),
+        "end": None if status == "started" else round(now, 3),
+    }
     try:
         store.mkdir(parents=True, exist_ok=True)
         handle = os.open(store / NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)

@@ -120,8 +120,10 @@ def notebook_path(kind: str) -> Path:
     for folder in folders:
         if (folder / f"{kind}.ipynb").is_file():
             return folder / f"{kind}.ipynb"
-    raise InputError(f"no {kind}.ipynb in {' or '.join(map(str, folders))}; run from a checkout of the project, or set "
-                     "VITPLAST_NOTEBOOKS to its notebooks folder")
+    raise InputError(
+        f"no {kind}.ipynb in {' or '.join(map(str, folders))}; run from a checkout of the project, or set "
+        "VITPLAST_NOTEBOOKS to its notebooks folder"
+    )
 
 
 def known_keys(data: str | Path | None) -> dict[str, set[str]]:
@@ -198,8 +200,10 @@ def run_unit(
             raise
         except VitplastError as error:
             append(folder, unit, "failed", start)
-            raise VitplastError(f"{unit.label} failed: {error}\nlog: {execution.log_path(folder, unit)}\n"
-                                f"run it again with: {again(unit, folder)}") from error
+            raise VitplastError(
+                f"{unit.label} failed: {error}\nlog: {execution.log_path(folder, unit)}\n"
+                f"run it again with: {again(unit, folder)}"
+            ) from error
         append(folder, unit, "done", start)
     return "done"
 

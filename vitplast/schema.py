@@ -72,8 +72,9 @@ ATTRIBUTES = {
 
 _LAYER = Variable(("layer",), "int64", "1", "block of the model, from 0")
 _COMPONENT = Variable(("component",), "str", "1", "part of a block", choices=COMPONENTS)
-_CONVENTION = Variable(("convention",), "str", "1", "inputs of the parts: the embeddings for all, or their own",
-                       choices=CONVENTIONS)
+_CONVENTION = Variable(
+    ("convention",), "str", "1", "inputs of the parts: the embeddings for all, or their own", choices=CONVENTIONS
+)
 _PARTS = ("convention", "layer", "component")
 
 
@@ -94,8 +95,9 @@ _PLASTICITY = Schema(
         "target_group": Variable(("pair",), "str", "1", "photo or object that the target image comes from"),
     },
     variables={
-        "rate": Variable((*_PARTS, "pair"), "float64", "1", "rate of change: distance after over distance before",
-                         low=0.0),
+        "rate": Variable(
+            (*_PARTS, "pair"), "float64", "1", "rate of change: distance after over distance before", low=0.0
+        ),
         "distance_in": Variable((*_PARTS, "pair"), "float64", "1", "Frobenius distance of the two inputs", low=0.0),
         "distance_out": Variable((*_PARTS, "pair"), "float64", "1", "Frobenius distance of the two outputs", low=0.0),
     },
@@ -106,21 +108,47 @@ _BOUNDS = Schema(
     "Upper bounds on the rates of change of the components",
     coords={
         "convention": _CONVENTION,
-        "variant": Variable(("variant",), "str", "1", "how the bound is computed",
-                            choices=("as_coded", "heads_fixed", "valid")),
+        "variant": Variable(
+            ("variant",), "str", "1", "how the bound is computed", choices=("as_coded", "heads_fixed", "valid")
+        ),
         "layer": _LAYER,
         "component": _COMPONENT,
     },
     variables={
-        "bound": Variable(("convention", "variant", "layer", "component"), "float64", "1",
-                          "upper bound on the rate of change (the coded LayerNorm formula may be negative)",
-                          "no bound of this variant is known"),
-        "radius_rms": Variable(_PARTS, "float64", "1", "root mean square of the token norms of the inputs",
-                               "the bound does not use it", low=0.0, required=False),
-        "radius_max": Variable(_PARTS, "float64", "1", "largest token norm of the inputs",
-                               "the bound does not use it", low=0.0, required=False),
-        "sigma_min": Variable(_PARTS, "float64", "1", "smallest standard deviation within a token of the inputs",
-                              "the bound does not use it", low=0.0, required=False),
+        "bound": Variable(
+            ("convention", "variant", "layer", "component"),
+            "float64",
+            "1",
+            "upper bound on the rate of change (the coded LayerNorm formula may be negative)",
+            "no bound of this variant is known",
+        ),
+        "radius_rms": Variable(
+            _PARTS,
+            "float64",
+            "1",
+            "root mean square of the token norms of the inputs",
+            "the bound does not use it",
+            low=0.0,
+            required=False,
+        ),
+        "radius_max": Variable(
+            _PARTS,
+            "float64",
+            "1",
+            "largest token norm of the inputs",
+            "the bound does not use it",
+            low=0.0,
+            required=False,
+        ),
+        "sigma_min": Variable(
+            _PARTS,
+            "float64",
+            "1",
+            "smallest standard deviation within a token of the inputs",
+            "the bound does not use it",
+            low=0.0,
+            required=False,
+        ),
     },
 )
 
@@ -136,35 +164,69 @@ _FINETUNE = Schema(
         "seed": _scalar("int64", "1", "seed of split, order and head", required=False),
     },
     variables={
-        "test_accuracy": _scalar("float64", "1", "fraction of test images classified right, at the best step",
-                                 missing=_DIVERGED, low=0.0, high=1.0),
-        "test_loss": _scalar("float64", "nat", "mean cross-entropy on the test images, at the best step",
-                             missing=_DIVERGED, low=0.0),
-        "validation_accuracy": _scalar("float64", "1", "largest fraction of validation images classified right",
-                                       missing=_DIVERGED, low=0.0, high=1.0),
+        "test_accuracy": _scalar(
+            "float64",
+            "1",
+            "fraction of test images classified right, at the best step",
+            missing=_DIVERGED,
+            low=0.0,
+            high=1.0,
+        ),
+        "test_loss": _scalar(
+            "float64", "nat", "mean cross-entropy on the test images, at the best step", missing=_DIVERGED, low=0.0
+        ),
+        "validation_accuracy": _scalar(
+            "float64",
+            "1",
+            "largest fraction of validation images classified right",
+            missing=_DIVERGED,
+            low=0.0,
+            high=1.0,
+        ),
         "best_step": _scalar("int64", "1", "steps taken when the validation accuracy was largest, -1 if never"),
         "diverged_step": _scalar("int64", "1", "first step with a loss that is not finite, -1 if none"),
         "trainable_parameters": _scalar("int64", "1", "parameters trained, head and final norm included", low=0),
         "component_parameters": _scalar("int64", "1", "parameters trained in the named components alone", low=0),
         "seconds": _scalar("float64", "s", "wall-clock time of the training", low=0.0, timing=True),
-        "images_per_second": _scalar("float64", "s-1", "training images per second", low=0.0, timing=True,
-                                     missing="no step was finished"),
+        "images_per_second": _scalar(
+            "float64", "s-1", "training images per second", low=0.0, timing=True, missing="no step was finished"
+        ),
         "n_train": _scalar("int64", "1", "training images", low=0),
         "n_validation": _scalar("int64", "1", "validation images", low=0),
         "n_test": _scalar("int64", "1", "test images", low=0),
         "train_loss": Variable(("step",), "float64", "nat", "mean cross-entropy on the batch", _DIVERGED),
         "learning_rate": Variable(("step",), "float64", "1", "learning rate of the step", _DIVERGED, low=0.0),
-        "gradient_norm": Variable(("step",), "float64", "1", "gradient norm of the named components, before clipping",
-                                  f"{_DIVERGED}, or nothing but head and final norm is trained", low=0.0),
-        "gradient_norm_total": Variable(("step",), "float64", "1", "gradient norm of all that trains, before clipping",
-                                        _DIVERGED, low=0.0),
-        "gradient_norm_head": Variable(("step",), "float64", "1", "gradient norm of head and norm, before clipping",
-                                       f"{_DIVERGED}, or neither is trained", low=0.0),
-        "validation_accuracy_curve": Variable(("evaluation",), "float64", "1",
-                                              "fraction of validation images classified right", _DIVERGED,
-                                              low=0.0, high=1.0),
-        "validation_loss": Variable(("evaluation",), "float64", "nat", "mean cross-entropy on the validation images",
-                                    _DIVERGED, low=0.0),
+        "gradient_norm": Variable(
+            ("step",),
+            "float64",
+            "1",
+            "gradient norm of the named components, before clipping",
+            f"{_DIVERGED}, or nothing but head and final norm is trained",
+            low=0.0,
+        ),
+        "gradient_norm_total": Variable(
+            ("step",), "float64", "1", "gradient norm of all that trains, before clipping", _DIVERGED, low=0.0
+        ),
+        "gradient_norm_head": Variable(
+            ("step",),
+            "float64",
+            "1",
+            "gradient norm of head and norm, before clipping",
+            f"{_DIVERGED}, or neither is trained",
+            low=0.0,
+        ),
+        "validation_accuracy_curve": Variable(
+            ("evaluation",),
+            "float64",
+            "1",
+            "fraction of validation images classified right",
+            _DIVERGED,
+            low=0.0,
+            high=1.0,
+        ),
+        "validation_loss": Variable(
+            ("evaluation",), "float64", "nat", "mean cross-entropy on the validation images", _DIVERGED, low=0.0
+        ),
     },
 )
 
@@ -200,6 +262,13 @@ def dictionary(kind: str) -> pd.DataFrame:
     rows = []
     for name, variable in (table.coords | table.variables).items():
         meaning = variable.meaning + (f" (missing if {variable.missing})" if variable.missing else "")
-        rows.append({"name": name, "dims": ", ".join(variable.dims) or "none", "dtype": variable.dtype,
-                     "unit": variable.units, "meaning": meaning})
+        rows.append(
+            {
+                "name": name,
+                "dims": ", ".join(variable.dims) or "none",
+                "dtype": variable.dtype,
+                "unit": variable.units,
+                "meaning": meaning,
+            }
+        )
     return pd.DataFrame(rows)

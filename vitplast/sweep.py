@@ -47,9 +47,16 @@ def dry_run(profile: Profile, *, store: str | Path = "", data: str | Path | None
         done = {unit.key: len(done_keys(unit, store, known)) for unit in own}
         open_ = [unit for unit in own if done[unit.key] < len(unit.runs)]
         left += open_
-        rows.append({"kind": kind, "units": len(own), "units done": len(own) - len(open_),
-                     "results": sum(len(unit.runs) for unit in own), "results done": sum(done.values()),
-                     "time left": duration(_seconds(open_, pace))})
+        rows.append(
+            {
+                "kind": kind,
+                "units": len(own),
+                "units done": len(own) - len(open_),
+                "results": sum(len(unit.runs) for unit in own),
+                "results done": sum(done.values()),
+                "time left": duration(_seconds(open_, pace)),
+            }
+        )
     total = {name: sum(row[name] for row in rows) for name in rows[0] if name not in ("kind", "time left")}
     return [*rows, {"kind": "all", **total, "time left": duration(_seconds(left, pace))}]
 
@@ -73,8 +80,9 @@ def gather(profile: Profile, *, store: str | Path = "", data: str | Path | None 
         if kind in wanted:
             own = ds.isel(run=ds.run_key.isin(list(wanted[kind])).values)
             gathering.write_gathered(own, gathered_path(profile, kind, store))
-    return [f"{wanted[kind][key]} ({key})" for kind, keys in gathering.missing(gathered, wanted).items()
-            for key in keys]
+    return [
+        f"{wanted[kind][key]} ({key})" for kind, keys in gathering.missing(gathered, wanted).items() for key in keys
+    ]
 
 
 def sweep(
@@ -99,8 +107,7 @@ def sweep(
     loop.todo.sort(key=lambda u: u.work * pace.get(u.kind, 1.0 if not pace else max(pace.values())), reverse=True)
     before = len(profile.units) - len(loop.todo)
     loop.total = len(loop.todo)
-    loop.say(f"{profile.name}: {loop.total} units to run, {before} done before, {loop.jobs} at a time"
-             f"{loop.eta()}")
+    loop.say(f"{profile.name}: {loop.total} units to run, {before} done before, {loop.jobs} at a time{loop.eta()}")
     with terminate_as_interrupt():
         try:
             loop.run()
@@ -174,8 +181,10 @@ class _Loop:
             reason = words[-2000:] or (f"ended by signal {-code}" if code < 0 else f"exit code {code}")
             self.failed[child.unit.label] = reason
         done = self.finished + len(self.failed)
-        self.say(f"[{done}/{self.total}] {'done' if code == 0 else 'FAILED'} {child.unit.label} "
-                 f"{duration(time.time() - child.start)}{self.eta()}")
+        self.say(
+            f"[{done}/{self.total}] {'done' if code == 0 else 'FAILED'} {child.unit.label} "
+            f"{duration(time.time() - child.start)}{self.eta()}"
+        )
 
     def eta(self) -> str:
         seconds = _seconds([*self.todo, *(c.unit for c in self.running)], runlog.pace(self.folder))

@@ -27,7 +27,7 @@ Progress = Callable[[int, int], None]
 
 
 def load(run: Run) -> LoadedModel:
-    """The model that a run names, in evaluation mode on the run's device; with a head for the run's data if it trains."""
+    """The model that a run names, in evaluation mode on the run's device; with a head if the run trains it."""
     classes = len(open_set(run, run["dataset"], size=32).classes) if "components" in run else 0
     return load_model(
         run["model"],
@@ -120,7 +120,8 @@ def summary(kind: str, dataset: xr.Dataset) -> list[dict[str, Any]]:
             for c in dataset.convention.values
             for v in dataset.variant.values
         ]
-    return [{"what": str(n), "value": v.item(), "unit": v.attrs["units"]} for n, v in dataset.data_vars.items() if not v.dims]
+    scalars = {str(name): v for name, v in dataset.data_vars.items() if not v.dims}
+    return [{"what": name, "value": v.item(), "unit": v.attrs["units"]} for name, v in scalars.items()]
 
 
 def _pairs(run: Run, size: int) -> tuple[ImageSplit, ImageSplit, Any, Any]:

@@ -67,8 +67,11 @@ def _faults(ds: xr.Dataset, name: str, variable: Variable, gathered: bool) -> li
         return [f"has dims {array.dims}, not {dims}"]
     if dtype_name(array.values) != variable.dtype:
         return [f"has type {dtype_name(array.values)}, not {variable.dtype}"]
-    faults = [f"has {key} {array.attrs.get(key)!r}, not {value!r}"
-              for key, value in (("units", variable.units),) if array.attrs.get(key) != value]
+    faults = [
+        f"has {key} {array.attrs.get(key)!r}, not {value!r}"
+        for key, value in (("units", variable.units),)
+        if array.attrs.get(key) != value
+    ]
     if not array.attrs.get("long_name"):
         faults.append("has no long_name")
     if is_index and len(set(array.values.tolist())) < array.size:

@@ -90,13 +90,22 @@ def bounds(model: nn.Module, statistics: xr.Dataset, *, coded_radius: float | No
     used = {"radius_rms": ("MHA",), "radius_max": ("MHA",), "sigma_min": ("LN1", "LN2")}
     ds = xr.Dataset(
         {
-            "bound": (("convention", "variant", "layer", "component"), values,
-                      {"units": "1", "long_name": "upper bound on the rate of change"}),
-            **{name: statistics[name].where(statistics["component"].isin(which)).transpose(*dims)
-               for name, which in used.items()},
+            "bound": (
+                ("convention", "variant", "layer", "component"),
+                values,
+                {"units": "1", "long_name": "upper bound on the rate of change"},
+            ),
+            **{
+                name: statistics[name].where(statistics["component"].isin(which)).transpose(*dims)
+                for name, which in used.items()
+            },
         },
-        coords={"convention": conventions, "variant": list(VARIANTS),
-                "layer": np.array(layers, dtype=np.int64), "component": list(COMPONENTS)},
+        coords={
+            "convention": conventions,
+            "variant": list(VARIANTS),
+            "layer": np.array(layers, dtype=np.int64),
+            "component": list(COMPONENTS),
+        },
         attrs={k: statistics.attrs[k] for k in ("tokens", "width", "images")},
     )
     if "common" in conventions:
@@ -163,8 +172,12 @@ def _layernorm(part: Part, local: xr.Dataset, coded_radius: float | None) -> Ite
     for variant in ("as_coded", "heads_fixed"):
         yield "common", variant, lambda: layernorm_coded(_layernorm_weight(part.module))
     for convention in ("common", "in_situ"):
-        yield convention, "valid", lambda c=convention: layernorm_bound(
-            _layernorm_weight(part.module), float(local["sigma_min"].sel(convention=c)), part.module.eps
+        yield (
+            convention,
+            "valid",
+            lambda c=convention: layernorm_bound(
+                _layernorm_weight(part.module), float(local["sigma_min"].sel(convention=c)), part.module.eps
+            ),
         )
 
 
@@ -182,8 +195,12 @@ def _attention(part: Part, local: xr.Dataset, coded_radius: float | None) -> Ite
     yield "common", "as_coded", coded(columns)
     yield "common", "heads_fixed", coded(rows)
     for convention in ("common", "in_situ"):
-        yield convention, "valid", lambda c=convention: attention_paper_bias(
-            rows(), tokens=tokens, radius=float(local["radius_max"].sel(convention=c))
+        yield (
+            convention,
+            "valid",
+            lambda c=convention: attention_paper_bias(
+                rows(), tokens=tokens, radius=float(local["radius_max"].sel(convention=c))
+            ),
         )
 
 

@@ -116,10 +116,17 @@ def token_statistics(
     }
     return xr.Dataset(
         table,
-        coords={"convention": list(conventions), "layer": np.array(layers, dtype=np.int64),
-                "component": list(COMPONENTS)},
-        attrs={"tokens": embedding.tokens, "width": embedding.width, "images": embedding.images,
-               "constant_tokens": "included" if include_constant else "left out of sigma"},
+        coords={
+            "convention": list(conventions),
+            "layer": np.array(layers, dtype=np.int64),
+            "component": list(COMPONENTS),
+        },
+        attrs={
+            "tokens": embedding.tokens,
+            "width": embedding.width,
+            "images": embedding.images,
+            "constant_tokens": "included" if include_constant else "left out of sigma",
+        },
     )
 
 

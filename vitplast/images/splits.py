@@ -55,9 +55,7 @@ def divide(
     return {name: shuffled(parts[name], ids, base) for name in SPLITS if name in parts}
 
 
-def share(
-    rows: np.ndarray, labels: np.ndarray | None, units: Sequence[str], fraction: float, *key: str
-) -> np.ndarray:
+def share(rows: np.ndarray, labels: np.ndarray | None, units: Sequence[str], fraction: float, *key: str) -> np.ndarray:
     """True for about `fraction` of the rows of each class, whole units in the order of their hash with `key`.
 
     A unit is taken while it fits, so no class gives more than `fraction` of its images (rounded). A unit counts for

@@ -37,6 +37,11 @@ def gathered_path(kind: str) -> Path:
     raise VitplastError(f"no {kind} results of profile {profile()!r}; make them with: make book PROFILE={profile()}")
 
 
+def profile_text() -> str:
+    """The file of the profile, as it was when the results were gathered."""
+    return (gathered_path("plasticity").parent / "profile.yaml").read_text(encoding="utf-8")
+
+
 def open_results(kind: str) -> xr.Dataset:
     """All runs of a kind, along `run`."""
     return results.read(gathered_path(kind))

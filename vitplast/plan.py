@@ -27,11 +27,12 @@ MOST_UNITS = 20_000
 
 @dataclass(frozen=True)
 class Profile:
-    """A named list of units, no two of which make the same result."""
+    """A named list of units, no two of which make the same result; `text` is its file."""
 
     name: str
     description: str
     units: tuple[Unit, ...]
+    text: str
 
 
 def names() -> list[str]:
@@ -73,7 +74,8 @@ def load_profile(name_or_path: str | Path) -> Profile:
         values.pop("kind")
         made += _expand(kind, values, where, MOST_UNITS - len(made))
     _refuse_repeats(made, path.name)
-    return Profile(path.stem, str(content.get("description", "")).strip(), tuple(made))
+    text = path.read_text(encoding="utf-8")
+    return Profile(path.stem, str(content.get("description", "")).strip(), tuple(made), text)
 
 
 def units(profile: Profile) -> list[Unit]:

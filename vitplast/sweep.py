@@ -80,6 +80,9 @@ def gather(profile: Profile, *, store: str | Path = "", data: str | Path | None 
         if kind in wanted:
             own = ds.isel(run=ds.run_key.isin(list(wanted[kind])).values)
             gathering.write_gathered(own, gathered_path(profile, kind, store))
+    place = store_folder(store) / "gathered" / profile.name
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "profile.yaml").write_text(profile.text, encoding="utf-8")  # the book shows what made the results
     return [
         f"{wanted[kind][key]} ({key})" for kind, keys in gathering.missing(gathered, wanted).items() for key in keys
     ]

@@ -6,6 +6,8 @@ Pages read results, they make none. Which profile is shown is decided by the env
 
 from __future__ import annotations
 
+import contextlib
+import html
 import json
 import os
 from pathlib import Path
@@ -14,9 +16,10 @@ from typing import Any
 import pandas as pd
 import xarray as xr
 
-from vitplast import results
+from vitplast import results, runlog
 from vitplast.errors import VitplastError
 from vitplast.gathering import singles
+from vitplast.provenance import git_state
 from vitplast.runs import project_root, store_folder
 
 KINDS = ("plasticity", "bounds", "probe", "finetune")
@@ -24,13 +27,16 @@ KINDS = ("plasticity", "bounds", "probe", "finetune")
 
 def profile() -> str:
     """Name of the profile whose results the book shows."""
-    return os.environ.get("VITPLAST_PROFILE", "quick")
+    return Path(os.environ.get("VITPLAST_PROFILE", "quick")).stem
+
+
+def _places() -> list[Path]:
+    return [store_folder() / "gathered" / profile(), project_root() / "data" / profile()]
 
 
 def gathered_path(kind: str) -> Path:
     """The gathered results of a kind: the store's, else those in `data/`."""
-    places = [store_folder() / "gathered" / profile(), project_root() / "data" / profile()]
-    for place in places:
+    for place in _places():
         path = place / f"{kind}.nc"
         if path.is_file():
             return path
@@ -39,7 +45,8 @@ def gathered_path(kind: str) -> Path:
 
 def profile_text() -> str:
     """The file of the profile, as it was when the results were gathered."""
-    return (gathered_path("plasticity").parent / "profile.yaml").read_text(encoding="utf-8")
+    folder = next(f for f in _places() if (f / "profile.yaml").is_file())
+    return (folder / "profile.yaml").read_text(encoding="utf-8")
 
 
 def open_results(kind: str) -> xr.Dataset:
@@ -78,28 +85,48 @@ def provenance(gathered: xr.Dataset, notebook: str) -> Any:
 
 def facts_of(gathered: xr.Dataset) -> dict[str, str]:
     """Model, weights, data, machine, versions and dates of gathered results, in words."""
+    return {name: ", ".join(values) for name, values in _facts(gathered).items()}
 
-    def values(*names: str) -> str:
-        found: list[str] = []
-        for name in names:
-            varying = next((n for n in (name, f"attr_{name}") if n in gathered.coords), None)
-            if varying:
-                found += [str(v) for v in pd.unique(gathered[varying].values.ravel())]
-            elif name in gathered.attrs:
-                found.append(str(gathered.attrs[name]))
-        return ", ".join(found) or "not recorded"
 
-    size = values("img_size")
+def values_of(gathered: xr.Dataset, name: str) -> list[str]:
+    """The different values of an attribute or parameter of the runs, as text."""
+    coordinate = next((n for n in (name, f"attr_{name}") if n in gathered.coords), None)
+    if coordinate:
+        return [str(v) for v in pd.unique(gathered[coordinate].values.ravel())]
+    return [str(gathered.attrs[name])] if name in gathered.attrs else []
+
+
+def _facts(gathered: xr.Dataset) -> dict[str, list[str]]:
+    def values(*names: str, form: str = "{}") -> list[str]:
+        return list(dict.fromkeys(form.format(v) for name in names for v in values_of(gathered, name)))
+
+    made = sorted(values("created"))
     return {
-        "model": f"{values('model')}, {size} px",
+        "model": [f"{m}, {size} px" for m in values("model") for size in values("img_size")],
         "weights": values("weights_source"),
         "data": values("source", "target", "dataset"),
-        "machine": f"{values('machine')}; {values('device')}, {values('threads')} threads",
-        "software": f"vitplast {values('vitplast_version')}, torch {values('torch_version')}, "
-        f"timm {values('timm_version')}",
-        "commit": values("commit"),
-        "made": values("created"),
+        "machine": values("machine"),
+        "device": values("device") + values("threads", form="{} threads in a process"),
+        "precision": values("precision_resolved", "precision")[:1],
+        "software": values("vitplast_version", form="vitplast {}")
+        + values("torch_version", form="torch {}")
+        + values("timm_version", form="timm {}"),
+        "commit": [c[:12] for c in values("commit")],
+        "made": [made[0] if made[0] == made[-1] else f"{made[0]} to {made[-1]}"] if made else [],
     }
+
+
+def main_target(rates: xr.Dataset) -> str:
+    """The target that the pages look at first: that of the profile's first run with pretrained weights."""
+    return next(given["target"] for given, _ in runs_of(rates) if given["weights"] != "random")
+
+
+def cost(kind: str) -> str:
+    """Time that the units of a kind took in this store, kernels included, one after the other; from the run log."""
+    done = {e["key"]: e["end"] - e["start"] for e in runlog.entries(store_folder()) if e["status"] == "done"}
+    kinds = {e["key"]: e["kind"] for e in runlog.entries(store_folder())}
+    seconds = sum(v for key, v in done.items() if kinds[key] == kind)
+    return f"{seconds / 60:.1f} min" if seconds else "not recorded here"
 
 
 def glue(**values: Any) -> None:
@@ -112,24 +139,27 @@ def glue(**values: Any) -> None:
 
 
 def footer() -> str:
-    """One line of HTML that says where the numbers of the book come from."""
-    seen: dict[str, list[str]] = {}
+    """One line that says where the numbers of the book come from, and whether the code has changed since."""
+    seen: dict[str, dict[str, None]] = {}
     for kind in KINDS:
-        try:
-            facts = facts_of(open_results(kind))
-        except VitplastError:
-            continue
-        for name in ("model", "weights", "data", "machine"):
-            for value in facts[name].split(", "):
-                if value not in seen.setdefault(name, []):
-                    seen[name].append(value)
-    text = "; ".join(f"{name} {', '.join(values)}" for name, values in seen.items())
-    return f"Numbers: profile {profile()}{'; ' + text if text else '; no results yet'}."
+        with contextlib.suppress(VitplastError):
+            for name, values in _facts(open_results(kind)).items():
+                seen.setdefault(name, {}).update(dict.fromkeys(values))
+    if not seen:
+        return f"Numbers: profile {profile()}; no results yet."
+    words = "; ".join(f"{name} {', '.join(seen[name])}" for name in ("model", "weights", "data", "machine", "commit"))
+    commit, _ = git_state()
+    older = (
+        " Some results were made by another commit than that of these pages."
+        if {commit[:12]} != set(seen["commit"])
+        else ""
+    )
+    return f"Numbers: profile {profile()}; {words}.{older}"
 
 
 def setup(app: Any) -> dict[str, Any]:
-    """Sphinx extension: the footer line on every page, and a warning for figures older than the results."""
-    line = footer()
+    """Sphinx extension: the footer line on every page."""
+    line = html.escape(footer())
 
     def add(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
         if "body" in context:

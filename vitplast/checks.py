@@ -12,7 +12,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from vitplast.accuracy import best_run
 from vitplast.components import COMPONENTS
+from vitplast.errors import InputError
 from vitplast.estimate import layer_mean, plasticity
 from vitplast.gathering import singles
 
@@ -40,7 +42,10 @@ def _named(gathered: xr.Dataset) -> dict[tuple[str, str], xr.Dataset]:
     runs = {}
     for one in singles(gathered):
         given = json.loads(one.attrs["params_json"])
-        runs[given["target"], given["weights"]] = one
+        name = given["target"], given["weights"]
+        if name in runs:
+            raise InputError(f"two runs are of {' and '.join(name)}; check one model, size and seed at a time")
+        runs[name] = one
     return runs
 
 
@@ -81,7 +86,8 @@ def _differs_from_random(rates: Runs) -> list[Row]:
         both = [plasticity(layer_mean(r)).sel(convention="common") for r in (run, rates[target, "random"])]
         for component in COMPONENTS:
             a, b = (one.sel(component=component) for one in both)
-            apart[component] = bool(a.ci_low > b.ci_high or a.ci_high < b.ci_low)
+            separate = bool(a.ci_low > b.ci_high or a.ci_high < b.ci_low)
+            apart[component] = apart.get(component, True) and separate
     found = ", ".join(f"{c} {'apart' if yes else 'overlap'}" for c, yes in apart.items())
     passed = bool(apart) and all(apart.values())
     return [("pretrained weights differ from random ones (95% intervals, common input)", passed, found)]
@@ -90,12 +96,8 @@ def _differs_from_random(rates: Runs) -> list[Row]:
 def _matrices_finetune_better(finetune: xr.Dataset) -> list[Row]:
     gaps = {}
     for dataset in np.unique(finetune.dataset):
-        best = {}
-        for component in (*MATRICES, *OTHERS):
-            chosen = ((finetune.dataset == dataset) & (finetune.components == component)).values
-            runs = finetune.isel(run=chosen)
-            if runs.sizes["run"]:
-                best[component] = float(runs.test_accuracy[int(runs.validation_accuracy.argmax("run"))])
+        runs = {c: best_run(finetune, str(dataset), c) for c in (*MATRICES, *OTHERS)}
+        best = {c: float(run.test_accuracy) for c, run in runs.items() if run is not None}
         if set(best) == {*MATRICES, *OTHERS}:
             gaps[str(dataset)] = 100 * (min(best[c] for c in MATRICES) - max(best[c] for c in OTHERS))
     found = ", ".join(f"{name}: {value:+.1f} points" for name, value in gaps.items())

@@ -16,7 +16,6 @@ import xarray as xr
 
 from vitplast import results
 from vitplast.errors import VitplastError
-from vitplast.gathering import singles
 from vitplast.runs import project_root, store_folder
 
 KINDS = ("plasticity", "bounds", "probe", "finetune")
@@ -44,7 +43,7 @@ def open_results(kind: str) -> xr.Dataset:
 
 def runs_of(gathered: xr.Dataset) -> list[tuple[dict[str, Any], xr.Dataset]]:
     """The single runs, as they were before gathering, each with its parameters."""
-    return [(json.loads(one.attrs["params_json"]), one) for one in singles(gathered)]
+    return [(json.loads(one.attrs["params_json"]), one) for one in results.singles(gathered)]
 
 
 def pick(gathered: xr.Dataset, **values: Any) -> xr.Dataset:

@@ -14,7 +14,7 @@ import xarray as xr
 
 from vitplast.components import COMPONENTS
 from vitplast.estimate import layer_mean, plasticity
-from vitplast.gathering import singles
+from vitplast.results import singles
 
 MATRICES = ("MHA", "FC1", "FC2")
 OTHERS = ("LN1", "LN2", "head")

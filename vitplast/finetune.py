@@ -68,9 +68,9 @@ def finetune(
     Returns
     -------
     xarray.Dataset
-        Kind "finetune" of `vitplast.schema`: curves over `step` and `evaluation`, scalars, the recipe as attributes. A
-        run whose loss or gradient stops being finite has `diverged_step` >= 0; its accuracies are those of the best
-        checkpoint before that, or NaN if there was none.
+        Kind "finetune" of `vitplast.results.schema`: curves over `step` and `evaluation`, scalars, the recipe as
+        attributes. A run whose loss or gradient stops being finite has `diverged_step` >= 0; its accuracies are those
+        of the best checkpoint before that, or NaN if there was none.
 
     Raises
     ------

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vitplast.components import parts
 from vitplast.errors import HypothesisError, InputError, UnknownNameError
-from vitplast.schema import schema_of
+from vitplast.results import schema_of
 from vitplast.training.batches import Images, Split, labelled
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def linear_probe(
     Returns
     -------
     xarray.Dataset
-        Kind "probe" of `vitplast.schema`. A solver that did not converge is told by the attribute `solver`.
+        Kind "probe" of `vitplast.results.schema`. A solver that did not converge is told by the attribute `solver`.
 
     Raises
     ------

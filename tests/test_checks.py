@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import samples
 
-from vitplast import book, gathering, results
+from vitplast import book, results
 from vitplast.checks import checks
 from vitplast.components import COMPONENTS
 from vitplast.errors import VitplastError
@@ -46,7 +46,7 @@ def gather(tmp_path):
         for key, run, ds in made:
             origin = {"weights_source": f"made up, {run['weights']}"}
             results.write(ds, tmp_path / kind / f"{key}.nc", run=run, kind=kind, **origin)
-        return gathering.gather(tmp_path / kind)[kind]
+        return results.gather(tmp_path / kind)[kind]
 
     return gather
 
@@ -105,6 +105,6 @@ def test_the_book_reads_the_store_first_and_says_how_to_make_what_is_missing(gat
         book.open_results("plasticity")
     assert "no results yet" in book.footer()
     gathered = gather("plasticity", [rates(HIGH, weights="auto")])
-    gathering.write_gathered(gathered, tmp_path / "store" / "gathered" / "trial" / "plasticity.nc")
+    results.write_gathered(gathered, tmp_path / "store" / "gathered" / "trial" / "plasticity.nc")
     assert book.open_results("plasticity").sizes["run"] == 1
     assert "made up, auto" in book.footer()

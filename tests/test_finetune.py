@@ -18,7 +18,7 @@ from vitplast.components import CONFIGURATIONS, groups, select
 from vitplast.errors import InputError, UnknownNameError, VitplastError
 from vitplast.finetune import Origin, Recipe, finetune
 from vitplast.parameters import make
-from vitplast.schema import SCHEMAS
+from vitplast.results import SCHEMAS
 from vitplast.training.batches import Images, RandomCrop, generator, order
 from vitplast.training.evaluate import evaluate
 from vitplast.training.origin import bit_equal, check_trained, initialise_head, tensors

@@ -19,12 +19,12 @@ from timm.models.vision_transformer import ResPostBlock, VisionTransformer
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vitplast import bench, common_input
-from vitplast.common_input import CommonInput, embedding
+from vitplast import bench
 from vitplast.components import COMPONENTS, PATHS
-from vitplast.distances import distances
 from vitplast.errors import HypothesisError, InputError, LayoutError, ModeError, ShapeError, UnknownNameError
-from vitplast.measure import measure, rates_of_change
+from vitplast.measure import CommonInput, common_input, measure, rates_of_change
+from vitplast.measure.common_input import embedding
+from vitplast.measure.distances import distances
 from vitplast.pairs import pair_indices, product_sides
 
 RTOL = {torch.float64: 1e-9, torch.float32: 5e-6}

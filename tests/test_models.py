@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from vitplast import components, model_names, model_weights, models, packaged, packaged_graph
+from vitplast import components, models
 from vitplast.errors import (
     InputError,
     IntegrityError,
@@ -26,6 +26,9 @@ from vitplast.errors import (
     UnknownNameError,
     VitplastError,
 )
+from vitplast.models import loading, packaged, packaged_graph
+from vitplast.models import names as model_names
+from vitplast.models import weights as model_weights
 
 TINY = "test_vit"  # timm's smallest: width 64, 6 blocks, patch 16, 160 pixels, mean and deviation 0.5
 MODULES = model_names.PLAIN_MODULES
@@ -79,10 +82,10 @@ def test_tags_are_those_of_timm():
 def test_names_are_checked_without_heavy_imports():
     program = (
         "import sys, time; start = time.process_time()\n"
-        "from vitplast import models\n"
+        "from vitplast import models\nfrom vitplast.errors import InputError\n"
         "models.check_name(models.PACKAGED); models.check_name('vit_base_patch16_224.augreg_in21k', 'hub')\n"
         "try: models.check_name('vit_bas_patch16_224')\n"
-        "except models.InputError as e: print(e)\n"
+        "except InputError as e: print(e)\n"
         "print(time.process_time() - start, [m for m in ('torch', 'timm', 'numpy', 'onnx') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -495,7 +498,7 @@ def test_image_sizes():
     assert load().img_size == 160
     assert load().n_tokens == 101
     assert load(img_size=48).n_tokens == 10
-    assert models._checked_size(model_weights.outline(packaged.ARCHITECTURE), 0) == 518
+    assert loading._checked_size(model_weights.outline(packaged.ARCHITECTURE), 0) == 518
 
 
 @pytest.mark.parametrize(
@@ -546,10 +549,10 @@ def test_normalisation_is_the_checkpoints_own_or_imagenets():
 
 def test_the_tag_decides_the_normalisation():
     outline = model_weights.outline("vit_small_patch16_224.dino", depth=1)
-    assert models._normalization(outline, "checkpoint")[0] == (0.485, 0.456, 0.406)
+    assert loading._normalization(outline, "checkpoint")[0] == (0.485, 0.456, 0.406)
     outline = model_weights.outline("vit_small_patch16_224.augreg_in21k", depth=1)
-    assert models._normalization(outline, "checkpoint") == ((0.5,) * 3, (0.5,) * 3)
-    assert models._normalization(outline, "imagenet")[1] == (0.229, 0.224, 0.225)
+    assert loading._normalization(outline, "checkpoint") == ((0.5,) * 3, (0.5,) * 3)
+    assert loading._normalization(outline, "imagenet")[1] == (0.229, 0.224, 0.225)
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,9 @@ import torch
 from filelock import FileLock
 from onnx import TensorProto, helper, numpy_helper
 
-from vitplast import model_weights, models, packaged, packaged_graph
+from vitplast import models
 from vitplast.errors import AlreadyRunningError, IntegrityError, MissingDependencyError, VitplastError
+from vitplast.models import packaged, packaged_graph, weights
 
 WIDTH = 4
 
@@ -122,7 +123,7 @@ def test_graphs_that_lack_a_node_or_a_tensor_are_refused(monkeypatch):
 def test_converted_tensors_must_fit_the_architecture_and_be_finite(monkeypatch):
     monkeypatch.setattr(packaged_graph, "ARCHITECTURE", "test_vit3")  # small, with LayerScale
     with torch.device("meta"):
-        shapes = model_weights.create(packaged_graph.ARCHITECTURE, num_classes=0).state_dict()
+        shapes = weights.create(packaged_graph.ARCHITECTURE, num_classes=0).state_dict()
     tensors = {k: torch.zeros(v.shape) for k, v in shapes.items()}
     packaged_graph.verify(tensors)
     for wrong in (

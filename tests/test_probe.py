@@ -11,7 +11,7 @@ import torch
 
 from vitplast.errors import HypothesisError, InputError, LayoutError, UnknownNameError
 from vitplast.probe import hidden_features, linear_probe
-from vitplast.schema import SCHEMAS
+from vitplast.results import SCHEMAS
 from vitplast.training.batches import Images
 
 CPU = torch.device("cpu")

@@ -42,8 +42,10 @@ def project_files() -> tuple[Path, ...]:
         listing = subprocess.run(command, capture_output=True, check=True, text=True).stdout.split("\0")
         files = [ROOT / name for name in listing if name]
     except (OSError, subprocess.CalledProcessError):  # an unpacked archive: no git, and nothing built yet
-        made = {".venv", "_build", "results", "build", "dist", "__pycache__"}
-        files = [p for p in ROOT.rglob("*") if not made & set(p.relative_to(ROOT).parts)]
+        made = {".venv", "_build", "results", "build", "dist"}
+        files = [
+            p for p in ROOT.rglob("*") if p.relative_to(ROOT).parts[0] not in made and "__pycache__" not in p.parts
+        ]
     return tuple(p for p in files if p.is_file())
 
 

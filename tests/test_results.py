@@ -18,10 +18,10 @@ import pytest
 import samples
 import xarray as xr
 
-from vitplast import gathering, netcdf, provenance, results
+from vitplast import results
 from vitplast.errors import AlreadyRunningError, InputError, IntegrityError, UnknownNameError, VitplastError
-from vitplast.schema import ATTRIBUTES, SCHEMAS, dictionary
-from vitplast.validation import validate
+from vitplast.results import ATTRIBUTES, SCHEMAS, dictionary, gathering, netcdf, provenance, store
+from vitplast.results.validation import validate
 
 KINDS = tuple(SCHEMAS)
 
@@ -143,9 +143,9 @@ def test_environment_names_versions_and_machine():
 
 def test_migrations_lift_old_files(tmp_path, monkeypatch):
     path = written(tmp_path)
-    monkeypatch.setattr(results, "SCHEMA_VERSION", 2)
-    monkeypatch.setattr("vitplast.validation.SCHEMA_VERSION", 2)
-    monkeypatch.setitem(results.MIGRATIONS, 1, lambda ds: ds.assign_attrs(vitplast_schema=2, lifted="yes"))
+    monkeypatch.setattr(store, "SCHEMA_VERSION", 2)
+    monkeypatch.setattr("vitplast.results.validation.SCHEMA_VERSION", 2)
+    monkeypatch.setitem(store.MIGRATIONS, 1, lambda ds: ds.assign_attrs(vitplast_schema=2, lifted="yes"))
     assert results.read(path).attrs["lifted"] == "yes"
 
 
@@ -234,7 +234,8 @@ def test_other_schemas_kinds_and_names_are_refused(tmp_path):
 KILL = """
 import os, signal, sys
 import samples
-from vitplast import netcdf, results
+from vitplast import results
+from vitplast.results import netcdf
 import xarray as xr
 def die(*args, **kwargs):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -15,9 +15,9 @@ import nbformat
 import pytest
 import samples
 
-from vitplast import execution, results, runlog, runs
+from vitplast import results, runs
 from vitplast.errors import AlreadyRunningError, InputError, UnknownNameError, VitplastError
-from vitplast.runs import Unit, result_path, run_unit
+from vitplast.runs import Unit, execution, result_path, run_unit, runlog
 
 WAIT = 'while not (store_folder() / "go").exists(): time.sleep(0.05)\n'
 READY = '(store_folder() / "ready.txt").write_text(str(os.getpid()))\n'
@@ -141,14 +141,12 @@ def test_notebooks_without_parameters_and_other_files_are_refused(project):
 
 @pytest.mark.usefixtures("no_kernel")
 def test_done_units_are_skipped_also_when_their_results_are_gathered(project, tmp_path):
-    from vitplast import gathering
-
     book(project)
     unit = probe(seeds=[0, 1])
     for key, run in unit.runs.items():
         results.write(samples.dataset("probe", run), result_path("", "probe", key), run=run, kind="probe")
     assert run_unit(unit) == "skipped"
-    file = gathering.write_gathered(gathering.gather(runs.store_folder())["probe"], tmp_path / "data" / "probe.nc")
+    file = results.write_gathered(results.gather(runs.store_folder())["probe"], tmp_path / "data" / "probe.nc")
     for key in unit.runs:
         result_path("", "probe", key).unlink()
     assert run_unit(unit, data=file.parent) == "skipped"

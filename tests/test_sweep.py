@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import samples
 
-from vitplast import plan, results, runlog, sweep
+from vitplast import results
 from vitplast.errors import InputError, IntegrityError, UnknownNameError
 from vitplast.parameters import KINDS
-from vitplast.runs import Unit, done_keys, known_keys, result_path
+from vitplast.runs import Unit, done_keys, known_keys, plan, result_path, runlog, sweep
 
 PROFILE = """
 description: three probes and two finetuning runs
@@ -158,7 +158,7 @@ def command(pool: Path) -> list[str]:
 
 def test_dry_run_sweep_and_gather(tmp_path, profile, pool, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr("vitplast.provenance.cores", lambda: 8)
+    monkeypatch.setattr("vitplast.results.provenance.cores", lambda: 8)
     store, said = tmp_path / "store", io.StringIO()
     before = {row["kind"]: row for row in sweep.dry_run(profile, store=store)}
     assert before["all"] == {
@@ -224,9 +224,9 @@ def test_results_in_the_data_folder_count_and_are_gathered(tmp_path, profile, po
 
 DRIVER = """
 import sys
-from vitplast import sweep
+from vitplast.runs import load_profile, sweep
 try:
-    done = sweep.sweep(sweep.load_profile(sys.argv[1]), store=sys.argv[2], command=sys.argv[3:] or sweep.COMMAND)
+    done = sweep.sweep(load_profile(sys.argv[1]), store=sys.argv[2], command=sys.argv[3:] or sweep.COMMAND)
 except KeyboardInterrupt:
     sys.exit(130)
 sys.exit(0 if done else 1)

@@ -24,8 +24,7 @@ from pathlib import Path
 
 import torch
 
-from vitplast.common_input import CommonInput
-from vitplast.measure import rates_of_change
+from vitplast.measure import CommonInput, rates_of_change
 
 Step = Callable[[], object]
 

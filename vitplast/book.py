@@ -16,11 +16,11 @@ from typing import Any
 import pandas as pd
 import xarray as xr
 
-from vitplast import results, runlog
+from vitplast import results
 from vitplast.errors import VitplastError
-from vitplast.gathering import singles
-from vitplast.provenance import git_state
-from vitplast.runs import project_root, store_folder
+from vitplast.results import singles
+from vitplast.results.provenance import git_state
+from vitplast.runs import project_root, runlog, store_folder
 
 KINDS = ("plasticity", "bounds", "probe", "finetune")
 
@@ -56,7 +56,7 @@ def open_results(kind: str) -> xr.Dataset:
 
 def runs_of(gathered: xr.Dataset) -> list[tuple[dict[str, Any], xr.Dataset]]:
     """The single runs, as they were before gathering, each with its parameters."""
-    return [(json.loads(one.attrs["params_json"]), one) for one in singles(gathered)]
+    return [(json.loads(one.attrs["params_json"]), one) for one in results.singles(gathered)]
 
 
 def pick(gathered: xr.Dataset, **values: Any) -> xr.Dataset:

@@ -16,7 +16,7 @@ from vitplast.accuracy import best_run
 from vitplast.components import COMPONENTS
 from vitplast.errors import InputError
 from vitplast.estimate import layer_mean, plasticity
-from vitplast.gathering import singles
+from vitplast.results import singles
 
 MATRICES = ("MHA", "FC1", "FC2")
 OTHERS = ("LN1", "LN2", "head")

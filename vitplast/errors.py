@@ -46,6 +46,12 @@ class HypothesisError(VitplastError):
     """The data break a hypothesis of the statement that is computed (non-finite values, coinciding pairs...)."""
 
 
+class PixelError(HypothesisError, InputError):
+    """Images with pixels that are NaN or infinite: no statement holds for them, and they are bad input (exit code 2)."""
+
+    exit_code = 2
+
+
 class NoBoundError(VitplastError):
     """No bound is known for this component; the message says why."""
 

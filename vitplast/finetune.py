@@ -26,6 +26,7 @@ from vitplast.training.origin import Origin, check_frozen, check_trained, classe
 from vitplast.training.precision import autocast, resolve_precision
 from vitplast.training.recipe import Recipe
 from vitplast.training.record import to_dataset
+from vitplast.training.rules import ZERO_HEAD
 from vitplast.training.stages import Stages
 from vitplast.training.step import OUTER, Stepper
 
@@ -68,17 +69,18 @@ def finetune(
     Returns
     -------
     xarray.Dataset
-        Kind "finetune" of `vitplast.schema`: curves over `step` and `evaluation`, scalars, the recipe as attributes. A
-        run whose loss or gradient stops being finite has `diverged_step` >= 0; its accuracies are those of the best
-        checkpoint before that, or NaN if there was none.
+        Kind "finetune" of `vitplast.results.schema`: curves over `step` and `evaluation`, scalars, the recipe as
+        attributes. A run whose loss or gradient stops being finite has `diverged_step` >= 0; its accuracies are those
+        of the best checkpoint before that, or NaN if there was none.
 
     Raises
     ------
     InputError
-        If a split is missing, empty, of another size than the model's, not finite or wrongly labelled, or if all
-        training labels are equal.
+        If a split is missing, empty, of another size than the model's, not finite (`PixelError`) or wrongly labelled,
+        if all training labels are equal, or if the head is zero and does not train.
     VitplastError
-        If a frozen tensor changed or a trained group did not.
+        If a frozen tensor changed, or a trained group did not or never received a gradient, in a run that did not
+        diverge.
     """
     origin = model if isinstance(model, Origin) else Origin(model)
     model = origin.model
@@ -93,6 +95,8 @@ def finetune(
     device = torch.device(device) if device is not None else next(model.parameters()).device
     origin.restore().to(device)
     initialise_head(model, recipe.head_init, recipe.seed)
+    if "head" not in trained and not model.head.weight.any():
+        raise InputError(ZERO_HEAD)
     start = origin.state | {name: t.detach().clone() for name, t in tensors(model) if name.startswith("head.")}
 
     precision = resolve_precision(recipe.precision, device, width=getattr(model, "embed_dim", 384))
@@ -118,7 +122,7 @@ def finetune(
     history.seconds += encoding_seconds
     check_frozen(model, start, set(stepper.named))
     diverged = history.diverged_step >= 0
-    unmoved = [] if diverged else check_trained(model, start, trained, history.pushes)
+    unmoved = [] if diverged else check_trained(model, start, trained, history)
     load(stepper.named, history.checkpoint if history.best_step >= 0 else {n: start[n] for n in stepper.named})
     return to_dataset(
         recipe,

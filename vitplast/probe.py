@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vitplast.components import parts
 from vitplast.errors import HypothesisError, InputError, UnknownNameError
-from vitplast.schema import schema_of
+from vitplast.results import schema_of
 from vitplast.training.batches import Images, Split, labelled
 
 if TYPE_CHECKING:
@@ -42,12 +42,13 @@ def linear_probe(
     Returns
     -------
     xarray.Dataset
-        Kind "probe" of `vitplast.schema`. A solver that did not converge is told by the attribute `solver`.
+        Kind "probe" of `vitplast.results.schema`. A solver that did not converge is told by the attribute `solver`.
 
     Raises
     ------
     InputError
-        If a split is missing, empty or wrong, or all training labels are equal.
+        If a split is missing, empty or wrong (pixels that are not finite: `PixelError`), or all training labels are
+        equal.
     """
     start = time.perf_counter()
     if not isinstance(model, nn.Module):

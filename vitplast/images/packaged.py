@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vitplast.cache import cache_folder
 from vitplast.errors import IntegrityError, VitplastError
 from vitplast.images.folders import not_found, package_folder
 from vitplast.images.sets import Records
@@ -116,8 +117,6 @@ def load_elpv(*, root: Path | None = None, download: bool = False, sha256: str =
 
 
 def _elpv_wheel(root: Path | None, download: bool, sha256: str) -> Path:
-    from vitplast.packaged import cache_folder
-
     folder = Path(root) if root is not None else cache_folder()
     path = folder / ELPV_WHEEL
     if not path.exists():

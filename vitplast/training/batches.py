@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitplast.errors import InputError, ShapeError
+from vitplast.errors import InputError, PixelError, ShapeError
 
 #: Images up to this size are kept on the device; larger sets are sent a batch at a time.
 ON_DEVICE_BYTES = 2**31
@@ -62,7 +62,9 @@ def labelled(
     ------
     InputError
         If the split is missing or empty, labels are no whole numbers in 0..classes-1 (`classes` None: any from 0 on),
-        images are not finite, not normalised, or uint8 without something that normalises them.
+        images are not normalised, or uint8 without something that normalises them.
+    PixelError
+        If a pixel is NaN or infinite.
     ShapeError
         If images are not (N, C, H, W), not of the size that the model takes, or not as many as labels.
     """
@@ -90,7 +92,7 @@ def labelled(
     elif images.dtype.is_floating_point:
         largest = float(images.abs().max())
         if not math.isfinite(largest):
-            raise InputError(f"{name} images hold values that are not finite")
+            raise PixelError(f"{name} images hold values that are not finite")
         if largest > LARGEST_FLOAT:
             raise InputError(f"{name} images reach {largest:g}: they are not normalised; pass them as uint8")
     else:

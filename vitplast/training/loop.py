@@ -28,6 +28,10 @@ class History:
     diverged_step: int = -1
     #: Largest rate times clipped gradient norm, by group.
     pushes: dict[str, float] = field(default_factory=dict)
+    #: Largest gradient norm before clipping, by group; steps that were left out don't count.
+    gradients: dict[str, float] = field(default_factory=dict)
+    #: Whether any step but the last had a rate and a gradient above 0.
+    moved_before_last: bool = False
     #: Training alone, without validation.
     seconds: float = 0.0
 
@@ -48,6 +52,7 @@ def train(
     points = set(recipe.evaluation_steps())
     crop = RandomCrop(recipe.seed) if recipe.augment == "paper" else None
     for step, indices in enumerate(batches):
+        history.moved_before_last = any(history.pushes.values())
         clock, rate = time.perf_counter(), recipe.rate(step)
         log = stepper.step(inputs.at(indices, crop), labels[indices.to(labels.device)], rate)
         history.seconds += time.perf_counter() - clock
@@ -57,6 +62,8 @@ def train(
             break
         for group, size in log.updates(rate).items():
             history.pushes[group] = max(size, history.pushes.get(group, 0.0))
+            if log.scale[group] > 0:
+                history.gradients[group] = max(log.norms[group], history.gradients.get(group, 0.0))
         if step + 1 in points:
             _validate(stepper, validate, step + 1, history)
         if progress is not None:

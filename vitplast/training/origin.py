@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from vitplast.errors import InputError, VitplastError
 from vitplast.training.batches import generator
+from vitplast.training.loop import History
 
 #: A step this large relative to a group's norm moves at least one of its numbers in float32.
 VISIBLE = 1e-6
@@ -72,25 +73,36 @@ def check_frozen(model: nn.Module, start: Mapping[str, Tensor], trained: Set[str
 
 
 def check_trained(
-    model: nn.Module, start: Mapping[str, Tensor], trained: Mapping[str, list[str]], pushes: Mapping[str, float]
+    model: nn.Module, start: Mapping[str, Tensor], trained: Mapping[str, list[str]], history: History
 ) -> list[str]:
-    """Trained groups that did not move because no step was large enough; `pushes`: largest rate times gradient norm.
+    """Trained groups that no gradient moved, where that had to be so.
+
+    Either no step was large enough to show (a rate of 0), or a head that starts at zero, through which no gradient
+    passes, had not moved before the last step.
 
     Raises
     ------
     VitplastError
-        If a group is unchanged although a step was large enough to show, or received no gradient at all.
+        If a group received no gradient, or none but zeros from a head that passes gradients back, or is unchanged
+        although a step was large enough to show.
     """
     now = dict(tensors(model))
+    head = start.get("head.weight")
+    hidden = head is not None and not head.any() and not history.moved_before_last
     unmoved = []
     for group, names in trained.items():
         if all(now[name].grad is None for name in names):
             raise VitplastError(f"{group} should train but never received a gradient")
+        if not history.gradients.get(group, 0.0) > 0:
+            if not hidden:
+                raise VitplastError(f"{group} should train but no step gave it a gradient that is finite and not zero")
+            unmoved.append(group)
+            continue
         if not all(bit_equal(now[name], start[name]) for name in names):
             continue
         size = math.sqrt(sum(float(start[name].double().square().sum()) for name in names))
-        if pushes[group] > VISIBLE * size:
-            raise VitplastError(f"{group} should train but did not change (largest step {pushes[group]:g})")
+        if history.pushes[group] > VISIBLE * size:
+            raise VitplastError(f"{group} should train but did not change (largest step {history.pushes[group]:g})")
         unmoved.append(group)
     return unmoved
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
@@ -11,32 +12,41 @@ import torch
 from vitplast.errors import UnknownNameError
 
 PRECISIONS = ("float32", "bfloat16", "float16")
-#: bfloat16 must be this many times faster than float32 to be chosen on a CPU.
-MARGIN = 1.2
+#: Environment variable that says what `auto` means, so that all processes of a sweep do the same.
+VARIABLE = "VITPLAST_PRECISION"
+#: Where flags are not known, bfloat16 must be this many times faster than float32 to be chosen on a CPU.
+MARGIN = 1.5
 
 
 def resolve_precision(precision: str, device: torch.device | str = "cpu", *, width: int = 384) -> str:
-    """`float32`, `bfloat16` or `float16`; `auto` becomes the fastest that needs no loss scaling on `device`.
+    """`float32`, `bfloat16` or `float16`; `auto` becomes what `VITPLAST_PRECISION` says, else what suits `device`.
 
-    On CUDA that is bfloat16 where the hardware has it. On a CPU a product of the model's size is timed in float32 and
-    bfloat16, and bfloat16 is taken only if it is `MARGIN` times faster. Weights stay as they are (autocast).
+    That is bfloat16 where the hardware multiplies it and float32 elsewhere, the same in every process on one machine.
+    Only on a CPU whose flags PyTorch does not know is a product of the model's size (`width`) timed in both, and
+    bfloat16 taken if it is `MARGIN` times faster. Weights stay as they are (autocast).
 
     Raises
     ------
     UnknownNameError
-        If `precision` is none of these names.
+        If `precision` or the environment variable is none of these names.
     """
     if precision in PRECISIONS:
         return precision
     if precision != "auto":
         raise UnknownNameError("precision", precision, ("auto", *PRECISIONS))
+    if chosen := os.environ.get(VARIABLE):
+        if chosen not in PRECISIONS:
+            raise UnknownNameError(VARIABLE, chosen, PRECISIONS)
+        return chosen
     device = torch.device(device)
     if device.type == "cuda":
         return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
     if device.type != "cpu":
         return "float32"
-    gain = _bfloat16_gain(width, torch.get_num_threads())
-    return "bfloat16" if gain >= MARGIN else "float32"
+    known = _multiplies_bfloat16()
+    if known is None:
+        known = _bfloat16_gain(width, torch.get_num_threads()) >= MARGIN
+    return "bfloat16" if known else "float32"
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager:
@@ -49,6 +59,23 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager:
 def scaler(precision: str, device: torch.device) -> torch.amp.GradScaler | None:
     """Loss scaling, which float16 alone needs."""
     return torch.amp.GradScaler(device.type) if precision == "float16" else None
+
+
+def _multiplies_bfloat16() -> bool | None:
+    """Whether the processor has instructions for products in bfloat16, by its flags; None if PyTorch can't tell.
+
+    On x86 these are AVX512-BF16 and AMX, which nothing below AVX512 has.
+    """
+    try:
+        capability = torch.backends.cpu.get_cpu_capability()
+        if capability == "AVX2":
+            return False
+        if capability != "AVX512":
+            return None
+        return any(getattr(torch.cpu, name)() for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
+    except (AttributeError, RuntimeError):
+        # Neither is promised by every version of PyTorch.
+        return None
 
 
 @lru_cache

@@ -10,6 +10,7 @@ from typing import Any
 
 from vitplast.components import parse_components
 from vitplast.errors import InputError, UnknownNameError
+from vitplast.training.rules import check_combination
 
 CHOICES = {
     "optimizer": ("sgd", "adamw"),
@@ -28,7 +29,8 @@ class Recipe:
     Raises
     ------
     UnknownNameError, InputError
-        If a value is not one that is allowed; the message names the field.
+        If a value is not one that is allowed, or values do not fit together (`rules.check_combination`); the message
+        names the field.
     """
 
     components: str = "MHA"
@@ -65,12 +67,7 @@ class Recipe:
             value = getattr(self, name)
             if not math.isfinite(value) or value < 0:
                 raise InputError(f"{name} must be finite and at least 0, got {value!r}")
-        if self.warmup >= self.steps:
-            raise InputError(f"warmup must be smaller than steps, got warmup={self.warmup} and steps={self.steps}")
-        if self.evaluations > self.steps:
-            raise InputError(f"evaluations={self.evaluations} is more than steps={self.steps}")
-        if self.batch_size % self.accumulation:
-            raise InputError(f"accumulation={self.accumulation} does not divide batch_size={self.batch_size}")
+        check_combination(self)
 
     @classmethod
     def from_run(cls, values: Mapping[str, Any]) -> Recipe:

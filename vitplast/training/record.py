@@ -1,4 +1,4 @@
-"""The labelled dataset of one finetuning run, in the names of `vitplast.schema`."""
+"""The labelled dataset of one finetuning run, in the names of `vitplast.results.schema`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import xarray as xr
 
-from vitplast.schema import schema_of
+from vitplast.results import schema_of
 from vitplast.training.loop import History
 from vitplast.training.recipe import Recipe
 from vitplast.training.step import OUTER, Stepper

@@ -11,20 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitplast import model_weights, packaged
 from vitplast.errors import InputError, LayoutError, ShapeError, UnknownNameError
-from vitplast.model_names import PACKAGED, check_name, matching, origin, split
+from vitplast.models import packaged
+from vitplast.models import weights as model_weights
+from vitplast.models.names import PACKAGED, check_name, matching, origin, split
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-__all__ = [
-    "HEAD_INITS", "NORMALIZATIONS", "PACKAGED", "LoadedModel", "catalogue", "check_device", "check_name", "load_model",
-    "resolve_device", "weights_hash",
-]  # fmt: skip
-
-#: Mean and deviation of the input: the checkpoint's own, or ImageNet's as in the authors' code.
+#: Mean and deviation of the input are the checkpoint's own, or ImageNet's as in the authors' code.
 NORMALIZATIONS = ("checkpoint", "imagenet")
 HEAD_INITS = ("default", "zero")
 

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from vitplast import __version__, netcdf, results
+from vitplast import __version__
 from vitplast.errors import IntegrityError, VitplastError
 from vitplast.parameters import SCHEMA_VERSION
-from vitplast.provenance import REFERENCES
-from vitplast.schema import schema_of
-from vitplast.validation import complete, dtype_name
+from vitplast.results import netcdf, store
+from vitplast.results.provenance import REFERENCES
+from vitplast.results.schema import schema_of
+from vitplast.results.validation import complete, dtype_name
 
 #: Attributes that become coordinates along `run` even when all runs agree.
 PER_RUN = (
@@ -61,7 +62,7 @@ def gather(paths: str | Path | Iterable[str | Path], expected: Expected | None =
     bad = []
     for path in _files(paths):
         try:
-            ones = singles(results.read(path))
+            ones = singles(store.read(path))
         except IntegrityError as error:
             bad.append(str(error))
             continue
@@ -97,15 +98,15 @@ def missing(gathered: Mapping[str, xr.Dataset], expected: Expected) -> dict[str,
 
 def write_gathered(ds: xr.Dataset, path: str | Path) -> Path:
     """Writes what `gather` made of one kind, whole or not at all; `vitplast.results.read` reads it."""
-    return results._save(ds, Path(path), str(ds.attrs["kind"]), gathered=True)
+    return store.save(ds, Path(path), str(ds.attrs["kind"]), gathered=True)
 
 
 def known_keys(folder: str | Path) -> dict[str, set[str]]:
     """Kind to the keys of all runs in the gathered files below `folder`; nothing if there is no such folder."""
     known: dict[str, set[str]] = {}
     for path in sorted(Path(folder).rglob("*.nc")):
-        ds = results.read(path)
-        if results.is_gathered(ds):
+        ds = store.read(path)
+        if store.is_gathered(ds):
             known.setdefault(str(ds.attrs["kind"]), set()).update(ds.run_key.values.tolist())
     return known
 
@@ -118,7 +119,7 @@ def singles(ds: xr.Dataset) -> list[xr.Dataset]:
     IntegrityError
         If a run does not come out with the checksum that it went in with.
     """
-    if not results.is_gathered(ds):
+    if not store.is_gathered(ds):
         return [ds]
     table = schema_of(str(ds.attrs["kind"]))
     known = set(table.coords | table.variables)
@@ -169,7 +170,7 @@ def _concatenate(rows: list[xr.Dataset], kind: str) -> xr.Dataset:
     prepared = []
     for row in rows:
         own = {d: row[d].values.tolist() for d in dims if row.sizes[d] < len(union[d])}
-        extra = {str(k): results.given(v) for k, v in json.loads(row.attrs["params_json"]).items()}
+        extra = {str(k): store.given(v) for k, v in json.loads(row.attrs["params_json"]).items()}
         extra |= {k: row.attrs.get(k, "") for k in PER_RUN}
         extra |= {f"attr_{k}": row.attrs[k] if k in numeric else str(row.attrs.get(k, "")) for k in varying}
         extra = {k: v for k, v in extra.items() if k not in row.variables} | {"indexes_json": json.dumps(own)}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from vitplast.errors import InputError, UnknownNameError, VitplastError
 
 if TYPE_CHECKING:
-    from vitplast.runs import Unit
+    from vitplast.runs.unit import Unit
 
 
 def log_path(store: Path, unit: Unit) -> Path:

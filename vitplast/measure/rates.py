@@ -11,12 +11,12 @@ import torch
 import xarray as xr
 from torch import Tensor, nn
 
-from vitplast.common_input import CommonInput
 from vitplast.errors import InputError, ShapeError, UnknownNameError
-from vitplast.in_situ import InSitu
+from vitplast.measure.common_input import CommonInput
+from vitplast.measure.in_situ import InSitu
+from vitplast.measure.rate_table import RateTable, joined
+from vitplast.measure.sides import Side, check_mode
 from vitplast.pairs import DESIGNS, pair_indices, product_sides
-from vitplast.rate_table import RateTable, joined
-from vitplast.sides import Side, check_mode
 
 #: Input conventions (Definition 2).
 CONVENTIONS = {"common": CommonInput, "in_situ": InSitu}

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitplast import packaged
 from vitplast.components import groups, parts
 from vitplast.errors import IntegrityError, VitplastError
-from vitplast.model_names import split
-from vitplast.packaged_graph import resize_positions
+from vitplast.models import packaged
+from vitplast.models.names import split
+from vitplast.models.packaged_graph import resize_positions
 
 if TYPE_CHECKING:
     from torch import nn

@@ -1,4 +1,4 @@
-"""Checks a dataset against the tables of its kind (`vitplast.schema`), and fills in what follows from them."""
+"""Checks a dataset against the tables of its kind (`vitplast.results.schema`), and fills in what follows from them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import xarray as xr
 
 from vitplast.errors import IntegrityError
 from vitplast.parameters import SCHEMA_VERSION
-from vitplast.schema import ATTRIBUTES, Schema, Variable, schema_of
+from vitplast.results.schema import ATTRIBUTES, Schema, Variable, schema_of
 
 
 def complete(ds: xr.Dataset, kind: str) -> xr.Dataset:

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from vitplast import runlog
-from vitplast.plan import Profile, expected, load_profile, units
-from vitplast.runs import Unit, done_keys, known_keys, result_path, store_folder, terminate_as_interrupt
+from vitplast.runs import runlog
+from vitplast.runs.plan import Profile, expected
+from vitplast.runs.unit import Unit, done_keys, known_keys, result_path, store_folder, terminate_as_interrupt
 
-__all__ = ["Profile", "dry_run", "gather", "gathered_path", "load_profile", "sweep", "units"]
+__all__ = ["dry_run", "gather", "gathered_path", "sweep"]
 
 COMMAND = (sys.executable, "-m", "vitplast")
 #: Seconds that a stopped unit has to end its kernel before it is killed.
@@ -69,22 +69,22 @@ def gather(profile: Profile, *, store: str | Path = "", data: str | Path | None 
     IntegrityError
         If results are damaged or contradict each other; nothing is written then.
     """
-    from vitplast import gathering
+    from vitplast import results
 
     wanted = expected(profile.units)
     paths = [p for kind, keys in wanted.items() for key in keys if (p := result_path(store, kind, key)).exists()]
     if data and Path(data).is_dir():
         paths += sorted(Path(data).rglob("*.nc"))
-    gathered = gathering.gather(paths, wanted)
+    gathered = results.gather(paths, wanted)
     for kind, ds in gathered.items():
         if kind in wanted:
             own = ds.isel(run=ds.run_key.isin(list(wanted[kind])).values)
-            gathering.write_gathered(own, gathered_path(profile, kind, store))
+            results.write_gathered(own, gathered_path(profile, kind, store))
     place = store_folder(store) / "gathered" / profile.name
     place.mkdir(parents=True, exist_ok=True)
     (place / "profile.yaml").write_text(profile.text, encoding="utf-8")  # the book shows what made the results
     return [
-        f"{wanted[kind][key]} ({key})" for kind, keys in gathering.missing(gathered, wanted).items() for key in keys
+        f"{wanted[kind][key]} ({key})" for kind, keys in results.missing(gathered, wanted).items() for key in keys
     ]
 
 
@@ -158,7 +158,7 @@ class _Loop:
                 self.end(child)
 
     def start(self, unit: Unit) -> _Child:
-        from vitplast.provenance import cores
+        from vitplast.results.provenance import cores
 
         threads = str(max(1, cores() // self.jobs))
         shared = {name: threads for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}

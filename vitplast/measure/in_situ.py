@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from vitplast.components import COMPONENTS, Part, parts
-from vitplast.distances import coincide, distances, rough_norms
 from vitplast.errors import LayoutError
+from vitplast.measure.distances import coincide, distances, rough_norms
 
 #: Distances per pair of a component's input or output for all images: fills in the second argument.
 Compare = Callable[[Tensor, Tensor], None]

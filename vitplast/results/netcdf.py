@@ -17,7 +17,7 @@ import numpy as np
 import xarray as xr
 
 from vitplast.errors import InputError, IntegrityError, VitplastError
-from vitplast.validation import dtype_name
+from vitplast.results.validation import dtype_name
 
 CHECKSUMS = ("content_sha256", "attrs_sha256")
 #: Age in seconds after which a temporary file of another machine counts as left behind.

@@ -17,9 +17,9 @@ from typing import Any
 
 from vitplast import __version__
 from vitplast.parameters import KINDS, SCHEMA_VERSION, run_key
-from vitplast.schema import schema_of
+from vitplast.results.schema import schema_of
 
-PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).parent.parent
 REFERENCES = "arXiv:2602.06883"
 #: Packages whose versions `vitplast info` shows.
 PACKAGES = (

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vitplast.runs import Unit
+    from vitplast.runs.unit import Unit
 
 NAME = "log.jsonl"
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitplast.components import COMPONENTS
 from vitplast.errors import HypothesisError
-from vitplast.sides import Side
+from vitplast.measure.sides import Side
 
 #: Largest share of pairs that may coincide.
 MAX_DROPPED = 0.01

@@ -1,7 +1,7 @@
 """What a result file holds: every variable's dimensions, type, unit and meaning, as data.
 
-The same tables check a file (`vitplast.validation`) and make the data dictionary that readers see (`dictionary`). A
-gathered file has the variables of its kind with a leading dimension `run`.
+The same tables check a file (`vitplast.results.validation`) and make the data dictionary that readers see
+(`dictionary`). A gathered file has the variables of its kind with a leading dimension `run`.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ import yaml
 
 from vitplast.errors import InputError, UnknownNameError
 from vitplast.parameters import KINDS, make
-from vitplast.runs import Unit
+from vitplast.runs.unit import Unit
 
-PROFILES = Path(__file__).with_name("profiles")
+PROFILES = Path(__file__).parent.parent / "profiles"
 LARGEST_FILE = 100_000
 MOST_UNITS = 20_000
 

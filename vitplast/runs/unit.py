@@ -22,9 +22,9 @@ from typing import Any
 
 from vitplast.errors import AlreadyRunningError, InputError, UnknownNameError, VitplastError
 from vitplast.parameters import KINDS, Parameters
-from vitplast.runlog import append
+from vitplast.runs.runlog import append
 
-PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).parent.parent
 log = logging.getLogger(__name__)
 
 
@@ -128,9 +128,9 @@ def notebook_path(kind: str) -> Path:
 
 def known_keys(data: str | Path | None) -> dict[str, set[str]]:
     """Kind to the keys in gathered files below `data` (None: nothing)."""
-    from vitplast import gathering
+    from vitplast import results
 
-    return gathering.known_keys(data) if data else {}
+    return results.known_keys(data) if data else {}
 
 
 def done_keys(unit: Unit, store: str | Path = "", known: Mapping[str, Collection[str]] | None = None) -> set[str]:
@@ -168,7 +168,8 @@ def run_unit(
         If the run failed; the message names the log and the line that runs it again. KeyboardInterrupt: it was
         stopped by a signal; its kernel has been ended.
     """
-    from vitplast import execution, results
+    from vitplast import results
+    from vitplast.runs import execution
 
     folder = store_folder(store or unit.parameters.store)
     notebook = notebook_path(unit.kind)

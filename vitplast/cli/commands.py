@@ -1,6 +1,6 @@
 """The `vitplast` command. Results go to stdout or a file, messages to stderr; exit code 0 done, 1 failed, 2 refused.
 
-The commands that compute one result (`measure`, `bounds`, `finetune`, `probe`) are made in `vitplast.cli_compute`.
+The commands that compute one result (`measure`, `bounds`, `finetune`, `probe`) are made in `vitplast.cli.compute`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from vitplast import __version__, parameters
-from vitplast.cli_compute import add_compute_commands, print_table
+from vitplast.cli.compute import add_compute_commands, print_table
 from vitplast.errors import InputError, VitplastError
 
 app = typer.Typer(
@@ -59,7 +59,7 @@ def info(as_json: Json = False) -> None:
 
     Example: vitplast info
     """
-    from vitplast.provenance import environment
+    from vitplast.results import environment
 
     facts = environment()
     if as_json:
@@ -108,9 +108,7 @@ def components(
     """
     from vitplast.components import CONFIGURATIONS, groups
     from vitplast.components import select as select_
-    from vitplast.model_names import split
-    from vitplast.model_weights import outline
-    from vitplast.models import check_name
+    from vitplast.models import check_name, outline, split
 
     check_name(model)
     net = outline(split(model)[0], num_classes=classes)
@@ -202,10 +200,10 @@ def sweep(
 
     Example: vitplast sweep --profile quick --dry-run
     """
-    from vitplast import sweep as sweep_
-    from vitplast.runs import project_root
+    from vitplast.runs import load_profile, project_root
+    from vitplast.runs import sweep as sweep_
 
-    loaded = sweep_.load_profile(profile)
+    loaded = load_profile(profile)
     data = project_root() / "data" if data is None else data
     if dry_run:
         print_table(sweep_.dry_run(loaded, store=store, data=data), False)
@@ -220,11 +218,11 @@ def gather(profile: ProfileName = "quick", store: Store = "", data: Data = None)
 
     Example: vitplast gather --profile quick
     """
-    from vitplast import sweep as sweep_
-    from vitplast.runs import project_root
+    from vitplast.runs import load_profile, project_root
+    from vitplast.runs import sweep as sweep_
 
     data = project_root() / "data" if data is None else data
-    missing = sweep_.gather(sweep_.load_profile(profile), store=store, data=data)
+    missing = sweep_.gather(load_profile(profile), store=store, data=data)
     if missing:
         raise VitplastError(f"{len(missing)} results are missing: {', '.join(missing[:5])}; run `vitplast sweep` first")
 

@@ -1,0 +1,30 @@
+"""Units of work: one notebook with its parameters, run safely, alone or many in a sweep.
+
+`unit` is one unit and the folders it uses, `execution` runs its notebook, `runlog` remembers how long that took;
+`plan` reads a profile into units, `sweep` runs all of them.
+"""
+
+from vitplast.runs.plan import Profile, load_profile
+from vitplast.runs.unit import (
+    Unit,
+    done_keys,
+    known_keys,
+    notebook_path,
+    project_root,
+    result_path,
+    run_unit,
+    store_folder,
+)
+
+__all__ = [
+    "Profile",
+    "Unit",
+    "done_keys",
+    "known_keys",
+    "load_profile",
+    "notebook_path",
+    "project_root",
+    "result_path",
+    "run_unit",
+    "store_folder",
+]

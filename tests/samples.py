@@ -11,6 +11,7 @@ import xarray as xr
 
 from vitplast import parameters
 from vitplast.components import COMPONENTS
+from vitplast.results import schema_of
 
 LAYERS = 2
 
@@ -27,7 +28,9 @@ def one_run(kind: str, **values: Any) -> tuple[str, dict[str, Any]]:
 def dataset(kind: str, run: dict[str, Any], shift: float = 0.0) -> xr.Dataset:
     """A result of `kind` that fits `run`; `shift` changes its numbers."""
     rng = np.random.default_rng(run["seed"])
-    return {"plasticity": _plasticity, "bounds": _bounds, "finetune": _finetune, "probe": _probe}[kind](run, rng, shift)
+    makers = {"plasticity": _plasticity, "bounds": _bounds, "finetune": _finetune, "probe": _probe}
+    made = makers[kind](run, rng, shift)
+    return made.assign_attrs({name: "none" for name in schema_of(kind).attrs if name not in made.attrs})
 
 
 def _plasticity(run, rng, shift):

@@ -15,12 +15,14 @@ from torch import nn
 
 import vitplast.finetune as module
 from vitplast.components import CONFIGURATIONS, groups, select
-from vitplast.errors import InputError, UnknownNameError, VitplastError
+from vitplast.errors import HypothesisError, InputError, PixelError, UnknownNameError, VitplastError
 from vitplast.finetune import Origin, Recipe, finetune
 from vitplast.parameters import make
 from vitplast.results import SCHEMAS
+from vitplast.training import precision as precisions
 from vitplast.training.batches import Images, RandomCrop, generator, order
 from vitplast.training.evaluate import evaluate
+from vitplast.training.loop import History
 from vitplast.training.origin import bit_equal, check_trained, initialise_head, tensors
 from vitplast.training.precision import resolve_precision
 from vitplast.training.recipe import multiplier
@@ -143,7 +145,25 @@ def test_update_that_does_nothing_is_found(tiny_vit, monkeypatch):
 def test_group_without_gradient_is_found(tiny_vit):
     start = dict(tensors(tiny_vit))
     with pytest.raises(VitplastError, match="LN1 should train but never received a gradient"):
-        check_trained(tiny_vit, start, {"LN1": ["blocks.0.norm1.weight"]}, {"LN1": 0.0})
+        check_trained(tiny_vit, start, {"LN1": ["blocks.0.norm1.weight"]}, History())
+
+
+def test_group_with_zero_gradients_is_found(tiny_vit):
+    for block in tiny_vit.blocks:
+        for parameter in block.attn.parameters():
+            parameter.register_hook(lambda gradient: gradient * 0)
+    # Weight decay moves it all the same.
+    with pytest.raises(VitplastError, match="MHA should train but no step gave it a gradient that is finite and not"):
+        run(tiny_vit, components="MHA", weight_decay=0.1)
+    assert run(tiny_vit, components="LN2").attrs["unmoved_groups"] == "none"
+
+
+def test_divergence_is_no_missing_gradient(tiny_vit):
+    for parameter in tiny_vit.blocks.parameters():
+        parameter.register_hook(lambda gradient: gradient * 0)
+    ds = run(tiny_vit, components="MHA", lr=1e30, steps=6, evaluations=1)
+    assert int(ds.diverged_step) > 0
+    assert ds.attrs["trained_check"] == "diverged, not checked"
 
 
 def test_rate_zero_is_told(tiny_vit):
@@ -158,6 +178,37 @@ def test_zero_head_hides_the_component_in_the_first_step(tiny_vit):
     assert ds.attrs["unmoved_groups"] == "MHA norm"
     assert float(ds.gradient_norm[0]) == 0
     assert float(ds.train_loss[0]) == pytest.approx(math.log(10), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "unmoved"),
+    [
+        ({"steps": 2, "warmup": 1}, "MHA norm"),
+        ({"steps": 2, "warmup": 1, "weight_decay": 0.1}, "MHA norm"),
+        ({"steps": 2, "warmup": 0, "schedule": "constant"}, "none"),
+        ({"steps": 3, "warmup": 1}, "none"),
+        ({"lr": 0.0}, "MHA norm head"),
+    ],
+)
+def test_zero_head_lets_gradients_through_once_it_moved(tiny_vit, changes, unmoved):
+    ds = run(tiny_vit, head_init="zero", evaluations=1, **{"warmup": 1, **changes})
+    assert ds.attrs["unmoved_groups"] == unmoved
+
+
+def test_zero_head_that_moved_hides_nothing(tiny_vit):
+    for parameter in tiny_vit.blocks.parameters():
+        parameter.register_hook(lambda gradient: gradient * 0)
+    with pytest.raises(VitplastError, match="MHA should train but no step gave it a gradient"):
+        run(tiny_vit, components="MHA", head_init="zero")
+
+
+def test_zero_head_that_stays_is_refused(tiny_vit):
+    with torch.no_grad():
+        tiny_vit.head.weight.zero_()
+    with pytest.raises(InputError, match="a zero head that does not train passes no gradient back"):
+        run(tiny_vit, components="MHA", train_head=False)
+    assert run(tiny_vit, components="head", train_head=False).attrs["unmoved_groups"] == "none"
+    assert run(tiny_vit, components="FC1", head_init="default", train_head=False).attrs["unmoved_groups"] == "none"
 
 
 def test_optimizer_holds_trained_parameters_only(tiny_vit):
@@ -178,6 +229,7 @@ def test_follows_the_schema(tiny_vit):
         assert array.dims == known[name].dims, name
         assert (array.dtype.kind == "U" and known[name].dtype == "str") or str(array.dtype) == known[name].dtype, name
         assert array.attrs == {"units": known[name].units, "long_name": known[name].meaning}
+    assert set(ds.attrs) == set(table.attrs)
     assert all(isinstance(v, (str, int, float)) and not isinstance(v, bool) for v in ds.attrs.values())
     assert ds.evaluation.values.tolist() == [2, 4]
     assert ds.step.values.tolist() == [0, 1, 2, 3]
@@ -510,11 +562,61 @@ def test_evaluations_are_equally_spaced():
     assert Recipe(steps=6, warmup=0, evaluations=6).evaluation_steps() == [1, 2, 3, 4, 5, 6]
 
 
-def test_precision_names():
+def test_precision_names(monkeypatch):
+    monkeypatch.delenv("VITPLAST_PRECISION", raising=False)
     assert resolve_precision("auto", "cpu", width=32) in ("float32", "bfloat16")
     assert resolve_precision("bfloat16", "cpu") == "bfloat16"
     with pytest.raises(UnknownNameError, match="float32"):
         resolve_precision("float23", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("capability", "bf16", "amx", "wanted"),
+    [
+        ("AVX2", True, True, "float32"),
+        ("AVX512", False, False, "float32"),
+        ("AVX512", True, False, "bfloat16"),
+        ("AVX512", False, True, "bfloat16"),
+    ],
+)
+def test_precision_by_flags_reads_no_clock(monkeypatch, capability, bf16, amx, wanted):
+    flags(monkeypatch, capability, bf16, amx)
+    monkeypatch.setattr(precisions, "_bfloat16_gain", lambda *args: pytest.fail("timed"))
+    assert resolve_precision("auto", "cpu") == wanted
+
+
+@pytest.mark.parametrize(("gain", "wanted"), [(1.4, "float32"), (1.6, "bfloat16")])
+@pytest.mark.parametrize("unknown", ["DEFAULT", "SVE256", "no function", "no list"])
+def test_precision_is_timed_where_flags_are_unknown(monkeypatch, gain, wanted, unknown):
+    flags(monkeypatch, "AVX512" if unknown.startswith("no") else unknown, False, False)
+    if unknown == "no function":
+        monkeypatch.delattr(torch.cpu, "_is_amx_tile_supported")
+    if unknown == "no list":
+        monkeypatch.delattr(torch.backends.cpu, "get_cpu_capability")
+    monkeypatch.setattr(precisions, "_bfloat16_gain", lambda *args: gain)
+    assert resolve_precision("auto", "cpu") == wanted
+
+
+def test_precision_of_a_sweep(monkeypatch, tiny_vit):
+    flags(monkeypatch, "AVX2", False, False)
+    monkeypatch.setenv("VITPLAST_PRECISION", "bfloat16")
+    assert resolve_precision("auto", "cpu") == resolve_precision("auto", "cuda") == "bfloat16"
+    assert resolve_precision("float32", "cpu") == "float32"
+    found = run(tiny_vit, precision="auto").attrs
+    assert (found["precision"], found["precision_resolved"]) == ("auto", "bfloat16")
+    monkeypatch.setenv("VITPLAST_PRECISION", "bf16")
+    with pytest.raises(UnknownNameError, match="VITPLAST_PRECISION 'bf16'"):
+        resolve_precision("auto", "cpu")
+    monkeypatch.setenv("VITPLAST_PRECISION", "")
+    assert resolve_precision("auto", "cpu") == "float32"
+
+
+def flags(monkeypatch, capability: str, bf16: bool, amx: bool) -> None:
+    """A processor with these abilities, and no word from the environment."""
+    monkeypatch.delenv("VITPLAST_PRECISION", raising=False)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bf16, raising=False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx, raising=False)
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
@@ -575,11 +677,20 @@ def test_recipe_from_a_notebooks_run():
         ({"batch_size": 8, "accumulation": 3}, "does not divide"),
         ({"batch_size": 8.0}, "whole number"),
         ({"augment": "crop"}, "paper"),
+        *(
+            ({"components": c, "head_init": "zero", "train_head": False}, "use head_init=default or train the head")
+            for c in (*CONFIGURATIONS[:-1], "MHA+FC1", "norm")
+        ),
     ],
 )
 def test_recipes_that_are_refused(values, words):
     with pytest.raises(InputError, match=words):
         Recipe(**values)
+
+
+def test_heads_that_pass_gradients_are_not_refused():
+    for values in ({"train_head": True}, {"head_init": "default"}, {"head_init": "keep"}, {"components": "head"}):
+        assert Recipe(**{"components": "MHA", "head_init": "zero", "train_head": False, **values})
 
 
 IMAGES, LABELS = SPLITS[0]
@@ -610,6 +721,17 @@ def test_splits_that_are_refused(tiny_vit, which, bad, words):
     splits = [bad if i == which else split for i, split in enumerate(SPLITS)]
     with pytest.raises(InputError, match=words):
         run(tiny_vit, splits=splits)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_pixels_that_are_not_finite_are_bad_input(tiny_vit, value):
+    images = FLOATS.clone()
+    images[3, 1, 2, 5] = value
+    with pytest.raises(PixelError, match="validation images hold values that are not finite") as caught:
+        run(tiny_vit, splits=[SPLITS[0], (images, LABELS), SPLITS[2]])
+    assert caught.value.exit_code == 2
+    assert isinstance(caught.value, HypothesisError)
+    assert isinstance(caught.value, InputError)
 
 
 def test_uint8_needs_prepare_and_constant_labels_are_refused(tiny_vit):

@@ -9,7 +9,7 @@ import pytest
 import timm
 import torch
 
-from vitplast.errors import HypothesisError, InputError, LayoutError, UnknownNameError
+from vitplast.errors import HypothesisError, InputError, LayoutError, PixelError, UnknownNameError
 from vitplast.probe import hidden_features, linear_probe
 from vitplast.results import SCHEMAS
 from vitplast.training.batches import Images
@@ -71,6 +71,7 @@ def test_batch_size_does_not_matter(tiny_vit):
 def test_follows_the_schema_and_learns(tiny_vit, features):
     ds, table = linear_probe(tiny_vit, TRAIN, TEST, prepare=prepare, features=features), SCHEMAS["probe"].variables
     assert set(ds.data_vars) == set(table)
+    assert set(ds.attrs) == set(SCHEMAS["probe"].attrs)
     for name, array in ds.data_vars.items():
         assert array.attrs == {"units": table[name].units, "long_name": table[name].meaning}
         assert str(array.dtype) == table[name].dtype
@@ -126,6 +127,14 @@ def test_class_missing_in_train_is_told(tiny_vit):
 def test_splits_that_are_refused(tiny_vit, train, test, words):
     with pytest.raises(InputError, match=words):
         linear_probe(tiny_vit, train, test, prepare=prepare)
+
+
+def test_pixels_that_are_not_finite_are_bad_input(tiny_vit):
+    images = prepare(TEST[0])
+    images[7, 0, 0, 0] = float("nan")
+    with pytest.raises(PixelError, match="test images hold values that are not finite") as caught:
+        linear_probe(tiny_vit, TRAIN, (images, TEST[1]), prepare=prepare)
+    assert caught.value.exit_code == 2
 
 
 def test_features_that_are_refused(tiny_vit):

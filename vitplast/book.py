@@ -18,7 +18,6 @@ import xarray as xr
 
 from vitplast import results
 from vitplast.errors import VitplastError
-from vitplast.results import singles
 from vitplast.results.provenance import git_state
 from vitplast.runs import project_root, runlog, store_folder
 
@@ -85,7 +84,7 @@ def provenance(gathered: xr.Dataset, notebook: str) -> Any:
 
 def facts_of(gathered: xr.Dataset) -> dict[str, str]:
     """Model, weights, data, machine, versions and dates of gathered results, in words."""
-    return {name: ", ".join(values) for name, values in _facts(gathered).items()}
+    return {name: ", ".join(values) for name, values in _facts(gathered).items() if values}
 
 
 def values_of(gathered: xr.Dataset, name: str) -> list[str]:
@@ -104,7 +103,7 @@ def _facts(gathered: xr.Dataset) -> dict[str, list[str]]:
     return {
         "model": [f"{m}, {size} px" for m in values("model") for size in values("img_size")],
         "weights": values("weights_source"),
-        "data": values("source", "target", "dataset"),
+        "data": [v for name in ("source", "target", "dataset") if name in gathered.coords for v in values(name)],
         "machine": values("machine"),
         "device": values("device") + values("threads", form="{} threads in a process"),
         "precision": values("precision_resolved", "precision")[:1],

@@ -47,7 +47,7 @@ class HypothesisError(VitplastError):
 
 
 class PixelError(HypothesisError, InputError):
-    """Images with pixels that are NaN or infinite: no statement holds for them, and they are bad input (exit code 2)."""
+    """Images with pixels that are NaN or infinite: bad input (exit code 2), for which no statement holds."""
 
     exit_code = 2
 

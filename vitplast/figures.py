@@ -57,7 +57,7 @@ def plasticity_by_depth(estimate: xr.Dataset, conventions: Iterable[str] = ("com
             ax.plot(one.layer, one["mean"], color=COLORS[component], marker=MARKERS[component], label=component)
             ax.fill_between(one.layer, one.ci_low, one.ci_high, color=COLORS[component], alpha=0.25, linewidth=0)
         ax.set(yscale="log", xlabel="block")
-        ax.annotate(CONVENTION_NAMES[convention], (0.03, 0.03), xycoords="axes fraction", fontsize=9)
+        ax.annotate(CONVENTION_NAMES[convention], (0.5, 1.02), xycoords="axes fraction", ha="center")
     axes[0][0].set_ylabel("plasticity (mean rate of change)")
     axes[0][-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return list(axes[0])

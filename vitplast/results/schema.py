@@ -6,13 +6,14 @@ The same tables check a file (`vitplast.results.validation`) and make the data d
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import pandas as pd
 
 from vitplast.components import COMPONENTS
 from vitplast.errors import UnknownNameError
-from vitplast.parameters import CONVENTIONS, DESIGNS
+from vitplast.parameters import CONVENTIONS, DESIGNS, FinetuneParameters
+from vitplast.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,9 @@ _BOUNDS = Schema(
 )
 
 _DIVERGED = "the run diverged"
+_NO_GRADIENT = f"{_DIVERGED}, or float16 overflowed in that step"
+_UNSEEN = "labels tested (or validated) that no training image has, or none"
+_IN_RECIPE = {f.name for f in fields(Recipe)} - {"components", "lr", "seed"}
 _FINETUNE = Schema(
     "One finetuning run",
     coords={
@@ -184,7 +188,7 @@ _FINETUNE = Schema(
             high=1.0,
         ),
         "best_step": _scalar("int64", "1", "steps taken when the validation accuracy was largest, -1 if never"),
-        "diverged_step": _scalar("int64", "1", "first step with a loss that is not finite, -1 if none"),
+        "diverged_step": _scalar("int64", "1", "first step with a loss or gradient that is not finite, -1 if none"),
         "trainable_parameters": _scalar("int64", "1", "parameters trained, head and final norm included", low=0),
         "component_parameters": _scalar("int64", "1", "parameters trained in the named components alone", low=0),
         "seconds": _scalar("float64", "s", "wall-clock time of the training", low=0.0, timing=True),
@@ -200,19 +204,19 @@ _FINETUNE = Schema(
             ("step",),
             "float64",
             "1",
-            "gradient norm of the named components, before clipping",
-            f"{_DIVERGED}, or nothing but head and final norm is trained",
+            "gradient norm of the named components (of the head where it is the component), before clipping",
+            _NO_GRADIENT,
             low=0.0,
         ),
         "gradient_norm_total": Variable(
-            ("step",), "float64", "1", "gradient norm of all that trains, before clipping", _DIVERGED, low=0.0
+            ("step",), "float64", "1", "gradient norm of all that trains, before clipping", _NO_GRADIENT, low=0.0
         ),
         "gradient_norm_head": Variable(
             ("step",),
             "float64",
             "1",
             "gradient norm of head and norm, before clipping",
-            f"{_DIVERGED}, or neither is trained",
+            f"{_NO_GRADIENT}, or neither is trained",
             low=0.0,
         ),
         "validation_accuracy_curve": Variable(
@@ -228,6 +232,17 @@ _FINETUNE = Schema(
             ("evaluation",), "float64", "nat", "mean cross-entropy on the validation images", _DIVERGED, low=0.0
         ),
     },
+    attrs={
+        **{f.name: f.metadata["help"] for f in fields(FinetuneParameters) if f.name in _IN_RECIPE},
+        "trained_groups": "groups of parameters that were trained, head and norm included",
+        "precision_resolved": "precision of the forward pass: what auto became, or float64 for weights in float64",
+        "encoded_once": "yes if the frozen encoder was applied once to each image and not in every step, no otherwise",
+        "classes_missing_in_train": _UNSEEN,
+        "frozen_check": "how all that did not train compares with its start, after the last step",
+        "trained_check": "whether every trained group was found changed; not checked after a divergence",
+        "unmoved_groups": "trained groups that no gradient moved, as with a rate of 0, or none",
+        "tested": "which parameters were tested",
+    },
 )
 
 _PROBE = Schema(
@@ -242,6 +257,12 @@ _PROBE = Schema(
         "n_train": _scalar("int64", "1", "training images", low=0),
         "n_test": _scalar("int64", "1", "test images", low=0),
         "seconds": _scalar("float64", "s", "wall-clock time", low=0.0, timing=True, required=False),
+    },
+    attrs={
+        "features": "what of the last hidden state is classified: mean, cls or both",
+        "classifier": "how features are scaled and classified",
+        "solver": "iterations of the solver, and its warnings if it did not converge",
+        "classes_missing_in_train": _UNSEEN,
     },
 )
 

@@ -64,7 +64,7 @@ book: sweep gather pages ## everything: runs, gathering, pages
 
 # Strict: any warning, failed cell or broken reference is an error. Offline: nothing is fetched while pages are built.
 pages: $(STAMP) ## the pages from the results that are there
-	HF_HUB_OFFLINE=1 VITPLAST_PROFILE='$(notdir $(basename $(PROFILE)))' $(BUILD) --all -W --keep-going -n
+	HF_HUB_OFFLINE=1 VITPLAST_OFFLINE=1 VITPLAST_PROFILE='$(notdir $(basename $(PROFILE)))' $(BUILD) --all -W --keep-going -n
 	@echo "The book is built. Open _build/html/index.html in a browser."
 
 test: $(STAMP) ## all tests, with coverage

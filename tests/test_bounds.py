@@ -39,7 +39,16 @@ from vitplast.bounds import (
     spectral_norm,
     token_statistics,
 )
-from vitplast.errors import HypothesisError, LayoutError, ModeError, NoBoundError, ShapeError, UnknownNameError
+from vitplast.errors import (
+    HypothesisError,
+    InputError,
+    LayoutError,
+    ModeError,
+    NoBoundError,
+    PixelError,
+    ShapeError,
+    UnknownNameError,
+)
 
 SCALES = st.sampled_from([1e-8, 1e-3, 1.0, 1e3, 1e8])
 SEEDS = st.integers(0, 2**31)
@@ -521,13 +530,28 @@ def test_bad_images_are_refused_and_no_hook_stays(tiny_vit):
     def hooks():
         return sum(len(m._forward_pre_hooks) + len(m._forward_hooks) for m in tiny_vit.modules())
 
-    bad = {"no images": [], "not finite": [images(2) * math.inf], "floats": [images(2).to(torch.uint8)]}
+    bad = {"no images": [], "floats": [images(2).to(torch.uint8)]}
     for words, sides in bad.items():
         with pytest.raises((HypothesisError, ShapeError), match=words):
             token_statistics(tiny_vit, sides)
         assert hooks() == 0
+    for sides, error, words in (
+        ([images(2), images(2) * math.inf], PixelError, "the target images hold NaN or infinite"),
+        ([images(2) * 50], InputError, r"the given images go from .*looks like 0\.\.255"),
+    ):
+        with pytest.raises(error, match=words) as caught:
+            token_statistics(tiny_vit, sides)
+        assert caught.value.exit_code == 2
+        assert hooks() == 0
     with pytest.raises(UnknownNameError, match="in_situ"):
         token_statistics(tiny_vit, [images(2)], conventions=["insitu"])
+
+
+def test_a_model_that_makes_tokens_infinite_breaks_the_hypothesis(tiny_vit):
+    with torch.no_grad():
+        tiny_vit.patch_embed.proj.weight[0, 0] = math.inf
+    with pytest.raises(HypothesisError, match="a token that enters a component is not finite"):
+        token_statistics(tiny_vit, [images(2)])
     with pytest.raises(ModeError):
         token_statistics(tiny_vit.train(), [images(2)])
 

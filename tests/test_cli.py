@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
+import samples
 
 from vitplast import results
 from vitplast.cli import main
+from vitplast.runs import Unit, execution
 
 TINY = ["vit_tiny_patch16_224", "--random", "--img-size", "32"]
 
@@ -77,6 +80,11 @@ def test_finetune_prints_its_accuracy(capsys):
         (["measure", *TINY, "--precision", "float8"], ["float16"]),
         (["measure", *TINY, "--pairs", "1"], ["at least 2"]),
         (["measure", *TINY, "-o", "nowhere/out.nc"], ["nowhere"]),
+        (["measure", *TINY, "-o", "rates.netcdf"], ["rates.nc", "folder"]),
+        (["measure", "vit_tiny_patch16_224", "--random", "--img-size", "40"], ["32", "48"]),
+        (["measure", *TINY, "--target", "photos"], ["no test images", "mnist5k"]),
+        (["measure", *TINY, "--pairs", "2000"], ["1000 are available"]),
+        (["probe", *TINY, "--dataset", "photos"], ["no train", "mnist5k"]),
         (["measure", "vit_tiny_patch16_224", "--weights", "missing.safetensors"], ["missing.safetensors"]),
         (["finetune", *TINY, "--components", "MAH"], ["MHA"]),
         (["finetune", *TINY, "--components", "all+MHA"], ["all"]),
@@ -103,14 +111,34 @@ def test_bad_input_is_refused_with_the_nearest_name(capsys, arguments, named):
         assert word in err
 
 
-def test_a_refusal_is_quick_and_loads_no_torch():
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["measure", "vit_smal_patch16_224"],
+        ["measure", *TINY[:-1], "40"],
+        ["measure", *TINY, "--target", "photos"],
+        ["measure", *TINY, "--target", "emoji", "--target", "stamps"],
+        ["finetune", *TINY, "--dataset", "emoji"],
+        ["probe", *TINY, "--dataset", "cifar10"],
+        ["run", "probe", "--json", '{"weights": "random", "dataset": "emoji"}'],
+    ],
+    ids=lambda a: " ".join(a[:1] + a[-1:]),
+)
+def test_a_refusal_is_quick_and_loads_no_torch(tmp_path, arguments):
     code = (
         "import sys\nfrom vitplast.cli import main\n"
-        "try:\n    main(['measure', 'vit_smal_patch16_224'])\n"
+        f"try:\n    main({arguments!r})\n"
         "except SystemExit as end:\n    print(end.code, 'torch' in sys.modules, 'timm' in sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.split() == ["2", "False", "False"]
+    places = {"XDG_DATA_DIRS": str(tmp_path), "VITPLAST_DATA": str(tmp_path), "VITPLAST_STORE": str(tmp_path / "store")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | places, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["2", "False", "False"], done.stderr
+    assert not list((tmp_path / "store").rglob("*.jsonl"))
+    if "stamps" in arguments:
+        assert "'emoji' needs" in done.stderr
+        assert "apt-get install tuxpaint-stamps-default" in done.stderr
 
 
 def test_check_data_counts_images(capsys):
@@ -120,7 +148,30 @@ def test_check_data_counts_images(capsys):
     assert rows["test"]["images"] == 359
 
 
-def test_dry_run_lists_the_units(capsys, tmp_path):
-    code, out, _ = run(capsys, "sweep", "--profile", "quick", "--dry-run", "--store", str(tmp_path))
+def test_dry_run_lists_the_units_and_says_where_its_estimate_is_from(capsys, tmp_path):
+    code, out, _ = run(capsys, "sweep", "--profile", "quick", "--dry-run", "--store", str(tmp_path), "--data", "")
     assert code == 0
-    assert "finetune" in out
+    _, table, labels = out.partition("kind")
+    table, _, labels = (table + labels).partition("22 units to run\n")
+    assert table.count("(estimate from another machine)") == 5
+    lines = labels.splitlines()
+    assert len(lines) == 23
+    assert sum(line.startswith("finetune-") for line in lines) == 16
+    assert lines[-1].startswith("(estimate from another machine: made with the packaged model at 56 pixels")
+
+
+def test_run_counts_what_is_in_the_data_folder_of_the_project(capsys, tmp_path, monkeypatch):
+    unit = Unit("probe", samples.make("probe"))
+    for key, single in unit.runs.items():
+        results.write(samples.dataset("probe", single), tmp_path / "all" / f"{key}.nc", run=single, kind="probe")
+    results.write_gathered(results.gather(tmp_path / "all")["probe"], tmp_path / "data" / "probe.nc")
+    (tmp_path / "pyproject.toml").write_text('name = "vitplast"\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VITPLAST_STORE", str(tmp_path / "store"))
+    started = []
+    monkeypatch.setattr(execution, "execute", lambda *a: started.append(a[3]["VITPLAST_GATHERED"]))
+    _, *arguments = unit.command()
+    assert run(capsys, "run", *arguments)[:2] == (0, "skipped\n")
+    code, _, err = run(capsys, "run", *arguments, "--data", "")
+    assert (code, started) == (1, [""])
+    assert "made no valid result" in err

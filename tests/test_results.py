@@ -12,10 +12,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import samples
+import torch
 import xarray as xr
 
 from vitplast import results
@@ -118,7 +120,11 @@ def test_key_and_kind_cannot_be_given_as_attributes(tmp_path):
 
 
 def test_nothing_private_is_recorded(tmp_path):
-    _, run = samples.one_run("probe", store=str(tmp_path), dataset=f"folder:{tmp_path}")
+    for number in range(10):
+        picture = tmp_path / "pictures" / "class" / f"{number}.png"
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        picture.touch()
+    _, run = samples.one_run("probe", store=str(tmp_path), dataset=f"folder:{tmp_path / 'pictures'}")
     ds = results.read(results.write(samples.dataset("probe", run), tmp_path / "a.nc", run=run, kind="probe"))
     text = json.dumps({**ds.attrs, "dataset": ds.dataset.item()}, default=str)
     assert str(tmp_path.parent) not in text
@@ -468,6 +474,46 @@ def test_gather_refuses_two_answers_for_one_run_but_not_two_clocks(tmp_path):
         gathering.gather(tmp_path)
 
 
+def test_results_behind_count_where_there_are_none_and_a_warning_says_where_they_differ(tmp_path, caplog):
+    keys = []
+    for folder, seed, shift in (("own", 0, 0.0), ("old", 0, 0.25), ("old", 1, 0.0)):
+        keys.append(written(tmp_path / folder, seeds=[seed], shift=shift).stem)
+    found = gathering.gather(tmp_path / "own", behind=tmp_path / "old")["probe"]
+    assert dict(zip(found.run_key.values, found.test_accuracy.values, strict=True)) == {keys[0]: 0.5, keys[2]: 0.5}
+    (record,) = caplog.records
+    assert keys[0] in record.getMessage()
+    assert str(tmp_path / "own") in record.getMessage()
+    with pytest.raises(IntegrityError, match="different numbers"):
+        gathering.gather([tmp_path / "own", tmp_path / "old"])
+    with pytest.raises(IntegrityError, match="different numbers"):
+        gathering.gather((), behind=[tmp_path / "own", tmp_path / "old"])
+
+
+def test_a_result_of_a_gathered_file_is_known_and_read_as_its_own(tmp_path, monkeypatch):
+    paths = [written(tmp_path / "one", "plasticity", pairs=p) for p in (4, 3)]
+    before = {path.stem: results.read(path) for path in paths}
+    gathering.write_gathered(gathering.gather(tmp_path / "one")["plasticity"], tmp_path / "data" / "p.nc")
+    here = [tmp_path / "store" / "plasticity" / path.name for path in paths]
+    with results.claim(here[0]) as needed:
+        assert needed
+    monkeypatch.setenv("VITPLAST_GATHERED", str(tmp_path / "data"))
+    for path in here:
+        with results.claim(path) as needed:
+            assert not needed
+        xr.testing.assert_equal(results.read(path), before[path.stem])
+        assert not results.is_valid(path), "the file itself is not there"
+    with results.claim(here[0], force=True) as needed:
+        assert needed
+    with results.claim(tmp_path / "store" / "bounds" / paths[0].name) as needed:
+        assert needed
+    with pytest.raises(IntegrityError, match="not there"):
+        results.read(tmp_path / "store" / "plasticity" / f"{'0' * 16}.nc")
+    here[0].write_bytes(b"damaged")
+    with results.claim(here[0]) as needed:
+        assert not needed
+    assert here[0].with_name(f"{here[0].name}.bad-1").exists()
+
+
 def test_gather_lists_missing_runs_and_all_bad_files(tmp_path):
     paths = [written(tmp_path, seeds=[seed]) for seed in (0, 1, 2)]
     expected = {"probe": dict.fromkeys([p.stem for p in paths] + ["f" * 16]), "bounds": {"e" * 16: None}}
@@ -504,3 +550,15 @@ def test_gathered_file_with_a_changed_run_is_refused(tmp_path):
     ds.test_accuracy[0] = 0.9
     with pytest.raises(IntegrityError, match="does not match its checksum"):
         gathering.singles(ds)
+
+
+# --- device
+
+
+def test_the_device_recorded_is_the_gpu_that_was_used(monkeypatch):
+    cuda = SimpleNamespace(is_available=lambda: True, get_device_name=lambda device: f"card {device.index or 0}")
+    monkeypatch.setattr(torch, "cuda", cuda)
+    names = {asked: provenance.device(asked) for asked in ("auto", "cuda", "cuda:1", "cpu")}
+    assert names == {"auto": "cuda (card 0)", "cuda": "cuda (card 0)", "cuda:1": "cuda:1 (card 1)", "cpu": "cpu"}
+    cuda.is_available = lambda: False
+    assert provenance.device("auto") == "cpu"

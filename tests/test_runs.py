@@ -16,8 +16,9 @@ import pytest
 import samples
 
 from vitplast import results, runs
-from vitplast.errors import AlreadyRunningError, InputError, UnknownNameError, VitplastError
+from vitplast.errors import AlreadyRunningError, InputError, MissingDependencyError, UnknownNameError, VitplastError
 from vitplast.runs import Unit, execution, result_path, run_unit, runlog
+from vitplast.runs.sets import check_sets
 
 WAIT = 'while not (store_folder() / "go").exists(): time.sleep(0.05)\n'
 READY = '(store_folder() / "ready.txt").write_text(str(os.getpid()))\n'
@@ -154,7 +155,62 @@ def test_done_units_are_skipped_also_when_their_results_are_gathered(project, tm
         run_unit(unit)
 
 
+@pytest.mark.usefixtures("no_kernel")
+def test_image_sets_that_are_not_there_are_refused_before_anything_else(project, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_DIRS", str(project))
+    book(project)
+    with pytest.raises(MissingDependencyError, match=r"'emoji' needs .*apt-get install fonts-noto-color-emoji"):
+        run_unit(probe(dataset="emoji"))
+    assert runlog.entries(runs.store_folder()) == []
+
+
+def test_all_faults_of_image_sets_are_named_at_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_DIRS", str(tmp_path))
+    units = [
+        Unit("plasticity", samples.make("plasticity", targets=["stamps", "emoji", "emoji:contrast", "digits"])),
+        probe(dataset="stamps"),
+    ]
+    with pytest.raises(MissingDependencyError) as error:
+        check_sets(run for unit in units for run in unit.runs.values())
+    assert [line.split("'")[1] for line in str(error.value).splitlines()] == ["stamps", "emoji"]
+
+
+def test_pairs_of_sets_whose_size_varies_are_counted_when_they_are_opened(tmp_path, monkeypatch):
+    for i in range(10):
+        path = tmp_path / "tuxpaint" / "stamps" / "animals" / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    monkeypatch.setenv("XDG_DATA_DIRS", str(tmp_path))
+    unit = Unit("plasticity", samples.make("plasticity", targets=["stamps"], pairs=3))
+    with pytest.raises(InputError, match=r"photos and stamps: 3 pairs .* 2 are available"):
+        check_sets(unit.runs.values())
+    check_sets(Unit("plasticity", samples.make("plasticity", targets=["stamps"], pairs=2)).runs.values())
+
+
 # --- runs
+
+
+def test_a_unit_known_in_part_from_gathered_files_makes_the_rest_only(project, tmp_path):
+    unit, store = probe(seeds=[0, 1]), runs.store_folder()
+    (first, run), (second, _) = unit.runs.items()
+    results.write(samples.dataset("probe", run), tmp_path / "one" / f"{first}.nc", run=run, kind="probe")
+    file = results.write_gathered(results.gather(tmp_path / "one")["probe"], tmp_path / "data" / "probe.nc")
+    book(
+        project,
+        f"""
+found = results.read(result_path(store, "probe", "{first}"))
+assert (found.attrs["run_key"], found.test_accuracy.item()) == ("{first}", 0.5)
+""",
+    )
+    assert run_unit(unit, data=file.parent) == "done"
+    assert computed(store) == [second]
+    assert not result_path("", "probe", first).exists()
+    assert run_unit(unit, data=file.parent) == "skipped"
+    book(project)
+    assert run_unit(unit) == "done"
+    assert computed(store) == [second, first]
+    assert run_unit(unit, data=file.parent, force=True) == "done"
+    assert sorted(computed(store)) == sorted([first, second] * 2)
 
 
 def test_run_skip_and_force(project):

@@ -15,9 +15,9 @@ import pytest
 import samples
 
 from vitplast import results
-from vitplast.errors import InputError, IntegrityError, UnknownNameError
+from vitplast.errors import InputError, IntegrityError, MissingDependencyError, UnknownNameError
 from vitplast.parameters import KINDS
-from vitplast.runs import Unit, done_keys, known_keys, plan, result_path, runlog, sweep
+from vitplast.runs import Unit, done_keys, known_keys, outlook, plan, result_path, runlog, sweep
 
 PROFILE = """
 description: three probes and two finetuning runs
@@ -128,6 +128,8 @@ with open(pool + "/pool.json") as file:
     keys = json.load(file)[kind + text]
 with open(pool + "/order.txt", "a") as file:
     file.write(kind + text + os.environ["OMP_NUM_THREADS"] + "\\n")
+with open(pool + "/folders.txt", "a") as file:
+    file.write(" ".join(sys.argv[6:]) + "\\n")
 if os.path.exists(pool + "/slow"):
     time.sleep(60)
 if os.path.exists(pool + "/fail " + kind):
@@ -160,14 +162,14 @@ def test_dry_run_sweep_and_gather(tmp_path, profile, pool, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("vitplast.results.provenance.cores", lambda: 8)
     store, said = tmp_path / "store", io.StringIO()
-    before = {row["kind"]: row for row in sweep.dry_run(profile, store=store)}
+    before = {row["kind"]: row for row in outlook.dry_run(profile, store=store).rows}
     assert before["all"] == {
         "kind": "all",
         "units": 5,
         "units done": 0,
         "results": 7,
         "results done": 0,
-        "time left": "unknown",
+        "time left": "9 min (estimate from another machine)",
     }
     assert len(sweep.gather(profile, store=store)) == 7
     assert sweep.sweep(profile, jobs=2, store=store, command=command(pool), stream=said)
@@ -177,7 +179,7 @@ def test_dry_run_sweep_and_gather(tmp_path, profile, pool, monkeypatch):
     started = (pool / "order.txt").read_text().splitlines()
     assert "probe" in started[0], "the longest come first"
     assert all(line.endswith("4") for line in started), "8 cores for 2 jobs"
-    after = {row["kind"]: row for row in sweep.dry_run(profile, store=store)}
+    after = {row["kind"]: row for row in outlook.dry_run(profile, store=store).rows}
     assert (after["all"]["units done"], after["all"]["results done"]) == (5, 7)
     assert sweep.gather(profile, store=store) == []
     assert results.read(sweep.gathered_path(profile, "probe", store)).sizes["run"] == 5
@@ -188,9 +190,24 @@ def test_time_left_comes_from_the_log(tmp_path, profile):
     store = tmp_path / "store"
     for unit in profile.units:
         runlog.append(store, unit, "done", time.time() - unit.work)
-    rows = {row["kind"]: row for row in sweep.dry_run(profile, store=store)}
-    assert rows["all"]["time left"] == sweep.duration(sum(u.work for u in profile.units))
-    assert [sweep.duration(s) for s in (None, 12.4, 300, 7200)] == ["unknown", "12 s", "5 min", "2.0 h"]
+    rows = {row["kind"]: row for row in outlook.dry_run(profile, store=store).rows}
+    assert rows["all"]["time left"] == outlook.duration(sum(u.work for u in profile.units))
+    assert [outlook.duration(s) for s in (12.4, 300, 7200)] == ["12 s", "5 min", "2.0 h"]
+
+
+def test_times_of_kinds_never_run_here_are_marked_as_those_of_another_machine(tmp_path, profile):
+    store = tmp_path / "store"
+    runlog.append(store, profile.units[0], "done", time.time() - profile.units[0].work)
+    found = outlook.dry_run(profile, store=store)
+    rows = {row["kind"]: row["time left"] for row in found.rows}
+    own = sum(u.work for u in profile.units if u.kind == "probe")
+    other = outlook.FOREIGN_PACE["finetune"] * sum(u.work for u in profile.units if u.kind == "finetune")
+    assert rows["probe"] == outlook.duration(own)
+    assert rows["finetune"] == f"{outlook.duration(other)} (estimate from another machine)"
+    assert rows["all"] == f"{outlook.duration(own + other)} (estimate from another machine)"
+    assert found.borrowed
+    assert found.labels == [u.label for u in profile.units]
+    assert set(outlook.FOREIGN_PACE) == set(KINDS)
 
 
 def test_failures_do_not_stop_the_rest_and_are_run_again(tmp_path, profile, pool):
@@ -220,6 +237,42 @@ def test_results_in_the_data_folder_count_and_are_gathered(tmp_path, profile, po
     assert sweep.sweep(profile, store=fresh, data=data, command=["/does/not/exist"], stream=said)
     assert sweep.gather(profile, store=fresh, data=data) == []
     assert results.read(sweep.gathered_path(profile, "finetune", fresh)).sizes["run"] == 2
+
+
+def test_results_known_in_part_are_completed_and_the_store_counts_before_the_data(tmp_path, profile, pool, caplog):
+    unit = profile.units[0]
+    first, second = unit.runs
+    store, data = tmp_path / "store", tmp_path / "data"
+    shifted = samples.dataset("probe", unit.runs[first], shift=0.25)
+    results.write(shifted, tmp_path / "one" / f"{first}.nc", run=unit.runs[first], kind="probe")
+    results.write_gathered(results.gather(tmp_path / "one")["probe"], data / "probe.nc")
+    known = known_keys(data)
+    assert [done_keys(u, store, known) for u in profile.units] == [{first}, *[set()] * 4]
+    assert sweep.sweep(profile, store=store, data=data, command=command(pool), stream=io.StringIO())
+    passed = (pool / "folders.txt").read_text().splitlines()
+    assert passed == [f"--store {store} --data {data}"] * 5
+    assert sweep.gather(profile, store=store, data=data) == []
+    assert f"holds other numbers for the run {first}" in caplog.text
+    gathered = results.read(sweep.gathered_path(profile, "probe", store))
+    assert gathered.test_accuracy.sel(run=gathered.run_key.values == first).values.tolist() == [0.5]
+    result_path(store, "probe", first).unlink()
+    assert sweep.gather(profile, store=store, data=data) == []
+    gathered = results.read(sweep.gathered_path(profile, "probe", store))
+    assert gathered.test_accuracy.sel(run=gathered.run_key.values == first).values.tolist() == [0.75]
+    assert result_path(store, "probe", second).exists()
+
+
+def test_a_sweep_without_data_tells_its_processes_so(tmp_path, profile, pool):
+    assert sweep.sweep(profile, store=tmp_path / "store", command=command(pool), stream=io.StringIO())
+    assert {line.split(" --data ")[1] for line in (pool / "folders.txt").read_text().splitlines()} == {""}
+
+
+def test_a_sweep_starts_nothing_when_an_image_set_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_DIRS", str(tmp_path))
+    text = "units: [{kind: probe, weights: random}, {kind: probe, weights: random, dataset: [emoji, stamps]}]"
+    with pytest.raises(MissingDependencyError, match=r"(?s)'emoji' needs.*'stamps' needs"):
+        sweep.sweep(loaded(tmp_path, text), store=tmp_path / "store", command=["/does/not/exist"])
+    assert not (tmp_path / "store").exists()
 
 
 DRIVER = """
@@ -286,3 +339,4 @@ def test_unit_passes_through_the_command_line(tmp_path):
     assert (kind, flag, store_flag, store) == ("finetune", "--json", "--store", str(tmp_path))
     assert json.loads(text)["lrs"] == [1e-4]
     assert json.loads(text)["train_norm"] is False
+    assert unit.command(tmp_path, "")[-2:] == ["--data", ""]

@@ -105,7 +105,7 @@ def _facts(gathered: xr.Dataset) -> dict[str, list[str]]:
         "weights": values("weights_source"),
         "data": [v for name in ("source", "target", "dataset") if name in gathered.coords for v in values(name)],
         "machine": values("machine"),
-        "device": values("device") + values("threads", form="{} threads in a process"),
+        "device": values("device") + values("threads", form="threads a process: {}"),
         "precision": values("precision_resolved", "precision")[:1],
         "software": values("vitplast_version", form="vitplast {}")
         + values("torch_version", form="torch {}")

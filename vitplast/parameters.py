@@ -10,14 +10,15 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 from vitplast import images, models
 from vitplast.components import parse_components
 from vitplast.errors import InputError, UnknownNameError
-from vitplast.pairs import DESIGNS
+from vitplast.fields import checked, unique
+from vitplast.pairs import DESIGNS, pair_indices
 
 SCHEMA_VERSION = 1
 #: Default side in pixels for the packaged weights, whose own 518 is no work for a laptop.
@@ -54,31 +55,40 @@ class Parameters:
 
     def __post_init__(self) -> None:
         for f in dataclasses.fields(self):
-            object.__setattr__(self, f.name, _checked(f, getattr(self, f.name)))
+            object.__setattr__(self, f.name, checked(f, getattr(self, f.name)))
         self.check()
 
     def check(self) -> None:
-        """Names and combinations, all without loading anything."""
+        """Names and combinations, all without loading anything; one spelling for what gives the same numbers."""
         models.check_name(self.model, self.weights)
         models.check_device(self.device)
+        models.check_size(self.model, self.img_size)
         if self.img_size == 0 and self.model == models.PACKAGED:
-            object.__setattr__(self, "img_size", PACKAGED_SIZE)
+            self._set("img_size", PACKAGED_SIZE)
+        origin = models.origin(self.model, self.weights)
+        if origin in ("packaged", "hub"):
+            self._set("weights", "auto" if origin == "packaged" else "hub")
+        if origin != "random":  # the head of finetuning is drawn from the run's seed
+            self._set("init_seed", 0)
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
     def runs(self) -> dict[str, dict[str, Any]]:
         """Key to parameters of each single result, in the order in which the notebook makes them."""
+        return {key: dict(single) for key, single in self._runs.items()}
+
+    @cached_property
+    def _runs(self) -> dict[str, dict[str, Any]]:
         combinations: list[dict[str, Any]] = [{}]
         for plural, single in self.swept.items():
             combinations = [{**c, single: value} for c in combinations for value in getattr(self, plural)]
         plain = {k: v for k, v in self.to_dict().items() if k not in self.swept}
-        off_key = {f.name for f in dataclasses.fields(self) if not f.metadata.get("key", True)}
-        runs = {}
-        for combination in combinations:
-            single = {**plain, **combination}
-            runs[run_key(self.kind, {k: v for k, v in single.items() if k not in off_key})] = single
-        return runs
+        singles = [{**plain, **combination} for combination in combinations]
+        return {key_of(self.kind, single): single for single in singles}
 
 
 @dataclass(frozen=True)
@@ -99,8 +109,8 @@ class PlasticityParameters(Parameters):
 
     def check(self) -> None:
         super().check()
-        object.__setattr__(self, "source", images.check_name(self.source))
-        object.__setattr__(self, "targets", _unique("targets", [images.check_name(t) for t in self.targets]))
+        self._set("conventions", [c for c in CONVENTIONS if c in self.conventions])
+        _check_sides(self)
 
 
 @dataclass(frozen=True)
@@ -119,8 +129,7 @@ class BoundsParameters(Parameters):
 
     def check(self) -> None:
         super().check()
-        object.__setattr__(self, "source", images.check_name(self.source))
-        object.__setattr__(self, "targets", _unique("targets", [images.check_name(t) for t in self.targets]))
+        _check_sides(self)
 
 
 @dataclass(frozen=True)
@@ -160,8 +169,8 @@ class FinetuneParameters(Parameters):
 
     def check(self) -> None:
         super().check()
-        object.__setattr__(self, "dataset", images.check_name(self.dataset))
-        object.__setattr__(self, "components", "+".join(parse_components(self.components)))
+        self._set("dataset", images.check_splits(self.dataset, "train", "validation", "test"))
+        self._set("components", "+".join(parse_components(self.components)))
         if min(self.lrs) <= 0:
             raise InputError(f"learning rates must be above 0, got {self.lrs!r}")
         if self.warmup >= self.steps:
@@ -188,7 +197,7 @@ class ProbeParameters(Parameters):
 
     def check(self) -> None:
         super().check()
-        object.__setattr__(self, "dataset", images.check_name(self.dataset))
+        self._set("dataset", images.check_splits(self.dataset, "train", "test"))
 
 
 #: Notebook name to its parameters.
@@ -213,45 +222,33 @@ def from_namespace(kind: str, namespace: dict[str, Any]) -> Parameters:
     return make(kind, {f.name: namespace[f.name] for f in dataclasses.fields(KINDS[kind])})
 
 
+def _check_sides(p: PlasticityParameters | BoundsParameters) -> None:
+    """Refuses sides without their split or, as far as their sizes are stated, with too few images for the pairs."""
+    p._set("source", images.check_splits(p.source, "source"))
+    p._set("targets", unique("targets", [images.check_splits(t, "test") for t in p.targets]))
+    source = images.sizes(p.source)
+    for name in p.targets:
+        target = images.sizes(name)
+        if source and target:
+            try:
+                pair_indices(source["source"], target["test"], p.pairs, p.design)
+            except InputError as error:
+                raise InputError(f"{p.source} and {name}: {error}") from None
+
+
+def key_of(kind: str, run: dict[str, Any]) -> str:
+    """Key of a single run (an item of `Parameters.runs()`), of what decides its numbers.
+
+    Weight files and folders of images count as what they hold, not as where they are.
+    """
+    off_key = {f.name for f in dataclasses.fields(KINDS[kind]) if not f.metadata.get("key", True)}
+    values = {name: value for name, value in run.items() if name not in off_key}
+    values["weights"] = models.weights_key(values["weights"])
+    values |= {name: images.key_name(values[name]) for name in ("source", "target", "dataset") if name in values}
+    return run_key(kind, values)
+
+
 def run_key(kind: str, values: dict[str, Any]) -> str:
     """Sixteen hex digits of the SHA-256 of kind, schema version and parameters in canonical JSON."""
     text = json.dumps([kind, SCHEMA_VERSION, values], sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _checked(f: dataclasses.Field, value: Any) -> Any:
-    kind = {"str": str, "int": int, "float": float, "bool": bool, "list": list}[str(f.type)]
-    rule = f.metadata
-    if kind is not list:
-        return _scalar(f.name, value, kind, rule)
-    if not isinstance(value, (list, tuple)) or not value:
-        raise InputError(f"{f.name} must be a list that is not empty, got {value!r}")
-    item = {**rule, "choices": rule.get("each")}
-    checked = [_scalar(f"{f.name}[{i}]", v, rule.get("of", str), item) for i, v in enumerate(value)]
-    return _unique(f.name, checked)
-
-
-def _unique(name: str, values: list) -> list:
-    if len(set(values)) < len(values):
-        raise InputError(f"{name} holds a value twice: {values!r}")
-    return values
-
-
-def _scalar(name: str, value: Any, kind: type, rule: Any) -> Any:
-    if kind is float and type(value) is int:
-        value = float(value)
-    if type(value) is not kind:
-        hint = ""
-        if isinstance(value, str) and kind in (int, float, bool):
-            hint = " (YAML reads 1e-4 as text, write 1.0e-4; booleans are True and False)"
-        raise InputError(f"{name} must be {kind.__name__}, got {value!r} of type {type(value).__name__}{hint}")
-    if kind is float and not math.isfinite(value):
-        raise InputError(f"{name} must be finite, got {value!r}")
-    if rule.get("choices") and value not in rule["choices"]:
-        raise UnknownNameError(name, value, rule["choices"])
-    if kind in (int, float):
-        if "low" in rule and value < rule["low"]:
-            raise InputError(f"{name} must be at least {rule['low']}, got {value!r}")
-        if "high" in rule and value > rule["high"]:
-            raise InputError(f"{name} must be at most {rule['high']}, got {value!r}")
-    return value

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from vitplast.components import COMPONENTS, Part, parts
 from vitplast.errors import HypothesisError, ModeError, ShapeError, UnknownNameError
+from vitplast.measure.sides import check_pixels
 
 if TYPE_CHECKING:
     from vitplast.images import ImageSplit
@@ -81,6 +82,8 @@ def token_statistics(
         If there are no images, a token is not finite, or all tokens are the same for all images.
     ShapeError
         If images have not four dimensions or the number of tokens changes.
+    PixelError, InputError
+        If a pixel is not finite, or images look like 0..255, not normalised.
     """
     prepare = getattr(model, "prepare", None)
     model = model if prepare is None else model.model
@@ -184,7 +187,8 @@ def _is_split(side: Side) -> bool:
 
 
 def _batches(sides: Sequence[Side], batch_size: int, prepare: Callable[[Tensor], Tensor] | None) -> Iterator[Tensor]:
-    for side in sides:
+    names = ("source", "target") if len(sides) == 2 else ("given",) * len(sides)
+    for number, side in enumerate(sides):
         if isinstance(side, Tensor):
             side = side.split(batch_size)
         elif _is_split(side):
@@ -197,6 +201,7 @@ def _batches(sides: Sequence[Side], batch_size: int, prepare: Callable[[Tensor],
                     f"images must be normalised floats (N, C, H, W), got {batch.dtype} of shape {tuple(batch.shape)}"
                 )
             if len(batch):
+                check_pixels(batch, names[number])
                 yield batch
 
 

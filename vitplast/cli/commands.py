@@ -5,19 +5,19 @@ The commands that compute one result (`measure`, `bounds`, `finetune`, `probe`) 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from vitplast import __version__, parameters
 from vitplast.cli.compute import add_compute_commands, print_table
-from vitplast.errors import InputError, VitplastError
+from vitplast.cli.given import given_values
+from vitplast.errors import VitplastError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -47,7 +47,8 @@ def main(argv: list[str] | None = None) -> None:
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Data = Annotated[
-    Path | None, typer.Option(help="Folder of gathered results that count as done; default: data/ of the project.")
+    str | None,
+    typer.Option(help="Folder of gathered results that count as done; default: data/ of the project; '': none."),
 ]
 Store = Annotated[str, typer.Option(help="Folder for results; default: $VITPLAST_STORE, else results/ of the project.")]
 ProfileName = Annotated[str, typer.Option("--profile", help="Name of a profile, or the path of a YAML file.")]
@@ -154,38 +155,19 @@ def run(
 
     Example: vitplast run finetune -p dataset=photocrops -p components=MHA -p 'lrs=[0.01, 0.03]'
     """
-    values = _values(json_, parameter or [])
+    values = given_values(json_, parameter or [])
     if store:
         values["store"] = store
     checked = parameters.make(kind, values)
     from vitplast.runs import Unit, run_unit
 
-    status = run_unit(Unit(kind, checked), force=force, data=data)
-    print(status)
+    print(run_unit(Unit(kind, checked), force=force, data=_data_folder(data)))
 
 
-def _values(json_text: str, pairs: list[str]) -> dict[str, Any]:
-    import yaml
+def _data_folder(data: str | None) -> str | Path:
+    from vitplast.runs import project_root
 
-    try:
-        values = json.loads(json_text)
-    except json.JSONDecodeError as error:
-        raise InputError(f"--json is not JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise InputError(f"--json must be an object of names and values, got {json_text!r}")
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals:
-            raise InputError(f"-p takes name=value, got {pair!r}")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise InputError(f"-p {pair}: {error}") from None
-        if isinstance(value, str):
-            with contextlib.suppress(ValueError):
-                value = float(value)  # 1e-4 is a number to papermill's -p, text to YAML
-        values[name] = value
-    return values
+    return project_root() / "data" if data is None else data
 
 
 @app.command()
@@ -200,15 +182,21 @@ def sweep(
 
     Example: vitplast sweep --profile quick --dry-run
     """
-    from vitplast.runs import load_profile, project_root
+    from vitplast.runs import load_profile, outlook
     from vitplast.runs import sweep as sweep_
 
-    loaded = load_profile(profile)
-    data = project_root() / "data" if data is None else data
+    loaded, folder = load_profile(profile), _data_folder(data)
     if dry_run:
-        print_table(sweep_.dry_run(loaded, store=store, data=data), False)
+        found = outlook.dry_run(loaded, store=store, data=folder)
+        print_table(found.rows, False)
+        print("\n".join([f"{len(found.labels)} units to run", *found.labels]))
+        if found.borrowed:
+            print(
+                f"({outlook.FOREIGN}: made with the packaged model at 56 pixels on two cores, for kinds that this "
+                "store has no times of; other models and sizes differ by much)"
+            )
         return
-    if not sweep_.sweep(loaded, jobs=jobs, store=store, data=data):
+    if not sweep_.sweep(loaded, jobs=jobs, store=store, data=folder):
         raise VitplastError("some units failed; the same command runs just those again")
 
 
@@ -218,11 +206,10 @@ def gather(profile: ProfileName = "quick", store: Store = "", data: Data = None)
 
     Example: vitplast gather --profile quick
     """
-    from vitplast.runs import load_profile, project_root
+    from vitplast.runs import load_profile
     from vitplast.runs import sweep as sweep_
 
-    data = project_root() / "data" if data is None else data
-    missing = sweep_.gather(load_profile(profile), store=store, data=data)
+    missing = sweep_.gather(load_profile(profile), store=store, data=_data_folder(data))
     if missing:
         raise VitplastError(f"{len(missing)} results are missing: {', '.join(missing[:5])}; run `vitplast sweep` first")
 

@@ -67,6 +67,14 @@ def _compute(kind: str, output: Path | None, as_json: bool, options: dict[str, A
         )
     if output is not None and not output.parent.is_dir():
         raise InputError(f"the folder of {str(output)!r} does not exist")
+    if output is not None and output.suffix not in ("", ".nc") and not output.is_dir():
+        raise InputError(
+            f"{str(output)!r} is neither a folder that exists nor a file ending in .nc; "
+            f"for one file write {str(output.with_suffix('.nc'))!r}"
+        )
+    from vitplast.runs.sets import check_sets
+
+    check_sets(runs.values())
     from vitplast import results, units
     from vitplast.progress import bar
 

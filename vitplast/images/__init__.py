@@ -6,12 +6,23 @@ from pathlib import Path
 from typing import Any
 
 from vitplast.errors import InputError
+from vitplast.images.image_folder import listing_hash
 from vitplast.images.names import parse
 from vitplast.images.registry import REGISTRY
 from vitplast.images.sets import Corruption, ImageSet, ImageSplit
 from vitplast.images.splits import divide
 
-__all__ = ["ImageSet", "ImageSplit", "check_name", "describe", "names", "open_images"]
+__all__ = [
+    "ImageSet",
+    "ImageSplit",
+    "check_name",
+    "check_splits",
+    "describe",
+    "key_name",
+    "names",
+    "open_images",
+    "sizes",
+]
 
 
 def names() -> tuple[str, ...]:
@@ -28,6 +39,40 @@ def check_name(text: str) -> str:
         See `names.parse`.
     """
     return parse(text).canonical
+
+
+def check_splits(text: str, *needed: str) -> str:
+    """The full name of an image set, as `check_name`, that has images in the splits `needed`.
+
+    Raises
+    ------
+    InputError
+        If it lacks one; names the sets that have them.
+    """
+    name = parse(text)
+    have = {split: n for split, n in describe(text)["splits"].items() if n}
+    lacking = [split for split in needed if split not in have]
+    if lacking:
+        others = [e.name for e in REGISTRY.values() if set(needed) <= set(e.sizes)]
+        raise InputError(
+            f"image set {name.public!r} has no {' and no '.join(lacking)} images; it has: {', '.join(have)}. "
+            f"Sets that have {', '.join(needed)}: {', '.join(others)}"
+        )
+    return name.canonical
+
+
+def sizes(text: str) -> dict[str, int]:
+    """Images of each split where that is certain before the set is opened, else nothing (system packages)."""
+    name = parse(text)
+    return describe(text)["splits"] if name.path or name.entry.fixed else {}
+
+
+def key_name(text: str) -> str:
+    """What stands for a set in the key of a result: its full name; of a folder its name and a hash of its listing."""
+    name = parse(text)
+    if not name.path:
+        return name.canonical
+    return f"folder:{Path(name.path).resolve().name}#{listing_hash(Path(name.path))}{name.suffix}"
 
 
 def open_images(

@@ -6,6 +6,7 @@ class folders themselves and the splits are made by the rule of `splits`.
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -28,21 +29,33 @@ def load_folder(*, root: Path, download: bool = False) -> Records:
         If there are no class folders, one of them holds no pictures or further folders, or validation is given twice.
     """
     root = Path(root)
-    subfolders = _subfolders(root)
-    official = {"train", "test"} <= set(subfolders) <= set(SPLIT_FOLDERS)
-    if official and {"validation", "val"} <= set(subfolders):
-        raise LayoutError(f"{root} has both 'validation' and 'val'; keep one")
-    tops = {SPLIT_FOLDERS[name]: root / name for name in subfolders} if official else {"": root}
+    tops = _tops(root)
     found = [(split, path) for split, top in sorted(tops.items()) for path in _pictures(top)]
     classes = tuple(sorted({path.parent.name for _, path in found}))
     labels = np.array([classes.index(path.parent.name) for _, path in found], dtype=np.int64)
     given: dict[str, np.ndarray] = {}
-    if official:
+    if "" not in tops:
         splits = np.array([split for split, _ in found])
         given = {split: np.flatnonzero(splits == split) for split in tops}
         if "validation" not in given:
             given["pool"] = given.pop("train")
     return from_files([path for _, path in found], root, classes, labels, given)
+
+
+def listing_hash(root: Path) -> str:
+    """Sixteen hex digits that depend on the relative names and the sizes of the pictures below `root`."""
+    found = [path for _, top in sorted(_tops(root).items()) for path in _pictures(top)]
+    text = "\n".join(f"{path.relative_to(root).as_posix()}\t{path.stat().st_size}" for path in found)
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
+
+
+def _tops(root: Path) -> dict[str, Path]:
+    """Official split, or "" if there are none, to the folder with its class folders."""
+    subfolders = _subfolders(root)
+    official = {"train", "test"} <= set(subfolders) <= set(SPLIT_FOLDERS)
+    if official and {"validation", "val"} <= set(subfolders):
+        raise LayoutError(f"{root} has both 'validation' and 'val'; keep one")
+    return {SPLIT_FOLDERS[name]: root / name for name in subfolders} if official else {"": root}
 
 
 def _subfolders(folder: Path) -> list[str]:

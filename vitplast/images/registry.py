@@ -22,6 +22,11 @@ class Entry:
     unit: str
     loader: str
 
+    @property
+    def fixed(self) -> bool:
+        """Whether `sizes` hold on every machine; those of system packages change with the version of the system."""
+        return bool(self.sizes) and not self.origin.startswith("Debian")
+
     def load_function(self) -> Callable:
         module, _, function = self.loader.partition(":")
         return getattr(import_module(f"vitplast.images.{module}"), function)

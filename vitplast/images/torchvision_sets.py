@@ -18,6 +18,7 @@ from vitplast.images.decode import open_picture
 from vitplast.images.folders import data_folder, not_found
 from vitplast.images.packaged import from_arrays
 from vitplast.images.sets import Records
+from vitplast.wheels import check_online
 
 #: MD5 of the label and split files of Flowers102.
 FLOWERS_MD5 = {"imagelabels.mat": "e0620be6f572b9609742df49c70aed4d", "setid.mat": "a5357ecc9cb78c4bef273ce3793fc85c"}
@@ -25,23 +26,22 @@ FLOWERS_MD5 = {"imagelabels.mat": "e0620be6f572b9609742df49c70aed4d", "setid.mat
 
 def load_cifar10(*, root: Path | None = None, download: bool = False) -> Records:
     """60,000 colour photos of 32 x 32 in 10 classes; official test split of 10,000."""
-    return _cifar("CIFAR10", "cifar10", root, download)
+    return _cifar("CIFAR10", "cifar10", "cifar-10-batches-py", root, download)
 
 
 def load_cifar100(*, root: Path | None = None, download: bool = False) -> Records:
     """60,000 colour photos of 32 x 32 in 100 classes; official test split of 10,000."""
-    return _cifar("CIFAR100", "cifar100", root, download)
+    return _cifar("CIFAR100", "cifar100", "cifar-100-python", root, download)
 
 
-def _cifar(class_name: str, name: str, root: Path | None, download: bool) -> Records:
+def _cifar(class_name: str, name: str, inside: str, root: Path | None, download: bool) -> Records:
+    folder = (Path(root) if root is not None else data_folder()) / name
+    base = folder / inside
+    _refuse_absent(name, base, 170, download)
     from torchvision import datasets
 
     kind = getattr(datasets, class_name)
-    folder = (Path(root) if root is not None else data_folder()) / name
-    base = folder / kind.base_folder
     if not base.is_dir():
-        if not download:
-            raise not_found(name, [base], "torchvision would download it (about 170 MB).")
         _download(name, lambda: kind(str(folder), train=True, download=True))
     files = [*kind.train_list, *kind.test_list, (kind.meta["filename"], kind.meta["md5"])]
     _check_md5({base / file: md5 for file, md5 in files})
@@ -57,14 +57,13 @@ def _cifar(class_name: str, name: str, root: Path | None, download: bool) -> Rec
 
 def load_flowers102(*, root: Path | None = None, download: bool = False) -> Records:
     """8,189 photos of 102 flowers; the official splits: 1,020 train, 1,020 validation, 6,149 test."""
+    folder = (Path(root) if root is not None else data_folder()) / "flowers102"
+    base = folder / "flowers-102"
+    _refuse_absent("flowers102", base, 350, download)
     from scipy.io import loadmat
     from torchvision import datasets
 
-    folder = (Path(root) if root is not None else data_folder()) / "flowers102"
-    base = folder / "flowers-102"
     if not base.is_dir():
-        if not download:
-            raise not_found("flowers102", [base], "torchvision would download it (about 350 MB).")
         _download("flowers102", lambda: datasets.Flowers102(str(folder), download=True))
     _check_md5({base / file: md5 for file, md5 in FLOWERS_MD5.items()})
     labels = loadmat(base / "imagelabels.mat")["labels"].ravel().astype(np.int64) - 1
@@ -78,13 +77,12 @@ def load_flowers102(*, root: Path | None = None, download: bool = False) -> Reco
 
 def load_pets(*, root: Path | None = None, download: bool = False) -> Records:
     """7,349 photos of 37 breeds of cats and dogs; official test split of 3,669."""
-    from torchvision import datasets
-
     folder = (Path(root) if root is not None else data_folder()) / "pet"
     base = folder / "oxford-iiit-pet"
+    _refuse_absent("pets", base, 800, download)
     if not base.is_dir():
-        if not download:
-            raise not_found("pets", [base], "torchvision would download it (about 800 MB).")
+        from torchvision import datasets
+
         _download("pets", lambda: datasets.OxfordIIITPet(str(folder), download=True))
     names, numbers = [], []
     given, start = {}, 0
@@ -119,6 +117,12 @@ def from_files(
     )
 
 
+def _refuse_absent(name: str, base: Path, megabytes: int, download: bool) -> None:
+    """Before torchvision, which is slow to import, is needed."""
+    if not download and not base.is_dir():
+        raise not_found(name, [base], f"torchvision would download it (about {megabytes} MB).")
+
+
 def _check_md5(expected: dict[Path, str]) -> None:
     """Names every file that is missing or has another MD5, all at once."""
     bad = []
@@ -134,6 +138,7 @@ def _check_md5(expected: dict[Path, str]) -> None:
 
 
 def _download(name: str, fetch: Callable[[], Any]) -> None:
+    check_online(f"image set {name!r}")
     try:
         fetch()
     except (OSError, RuntimeError) as error:

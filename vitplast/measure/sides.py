@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitplast.errors import HypothesisError, InputError, ModeError, ShapeError
+from vitplast.errors import InputError, ModeError, PixelError, ShapeError
 
 #: Normalised pixels lie well inside this; pixels in 0..255 do not.
 LARGEST_PIXEL = 20.0
@@ -41,7 +41,7 @@ class Side:
         If the images are not numbers that a model takes: not normalised, or uint8 with nothing to prepare them.
     ShapeError
         If they are not (N, C, H, W), or not of the channels and size that the model takes.
-    HypothesisError
+    PixelError
         If a pixel is NaN or infinite.
     """
 
@@ -90,13 +90,24 @@ class Side:
         if not images.numel():
             raise ShapeError(f"the {self.name} is empty: shape {tuple(images.shape)}")
         check_image_shape(self.model, tuple(images.shape[1:]), self.name)
-        low, high = (v.item() for v in torch.aminmax(images))
-        if not (math.isfinite(low) and math.isfinite(high)):
-            raise HypothesisError(f"the {self.name} images hold NaN or infinite pixels")
-        if max(-low, high) > LARGEST_PIXEL:
-            raise InputError(
-                f"the {self.name} images go from {low:.4g} to {high:.4g}, which looks like 0..255; normalise first"
-            )
+        check_pixels(images, self.name)
+
+
+def check_pixels(images: Tensor, name: str) -> None:
+    """Whether float images, not empty, hold what normalised pixels are: finite and not in 0..255.
+
+    Raises
+    ------
+    PixelError
+        If a pixel is NaN or infinite.
+    InputError
+        If a pixel is further from 0 than `LARGEST_PIXEL`.
+    """
+    low, high = (v.item() for v in torch.aminmax(images))
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise PixelError(f"the {name} images hold NaN or infinite pixels")
+    if max(-low, high) > LARGEST_PIXEL:
+        raise InputError(f"the {name} images go from {low:.4g} to {high:.4g}, which looks like 0..255; normalise first")
 
 
 def check_image_shape(model: nn.Module, shape: Sequence[int], name: str = "images") -> None:

@@ -14,7 +14,7 @@ from vitplast.models.loading import (
     resolve_device,
     weights_hash,
 )
-from vitplast.models.names import PACKAGED, check_name, split
+from vitplast.models.names import PACKAGED, check_name, check_size, origin, split, weights_key
 from vitplast.models.weights import outline
 
 __all__ = [
@@ -25,9 +25,12 @@ __all__ = [
     "catalogue",
     "check_device",
     "check_name",
+    "check_size",
     "load_model",
+    "origin",
     "outline",
     "resolve_device",
     "split",
     "weights_hash",
+    "weights_key",
 ]

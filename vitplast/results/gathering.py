@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -42,40 +44,38 @@ RENEWED = ("source", "history")
 FILL = {"str": "", "int64": -1, "float64": np.nan}
 
 Expected = Mapping[str, Mapping[str, Any]]
+Paths = str | Path | Iterable[str | Path]
+#: Kind to key to a result and the file that it is in.
+Found = dict[str, dict[str, tuple[xr.Dataset, Path]]]
+
+log = logging.getLogger(__name__)
 
 
-def gather(paths: str | Path | Iterable[str | Path], expected: Expected | None = None) -> dict[str, xr.Dataset]:
+def gather(paths: Paths, expected: Expected | None = None, *, behind: Paths = ()) -> dict[str, xr.Dataset]:
     """All results in files and folders: kind to a dataset along `run`, padded where runs differ in length.
 
     Coordinates along `run`: `run_key`, every parameter of the run (lists joined by +, floats to 12 digits), and the
     origin. The padding is NaN, -1 or empty text. `expected` maps kind to key to anything; keys not found are listed
-    in the attribute `missing_runs` (see also `missing`). Files in folders named `gathered` are left out.
+    in the attribute `missing_runs` (see also `missing`). Files in folders named `gathered` are left out. Results in
+    `behind` count where `paths` hold none; where the two differ, a warning says so.
 
     Raises
     ------
     IntegrityError
-        If files are bad (all are listed), or two hold different numbers for one run. The same numbers count once.
+        If files are bad (all are listed), or two of `paths`, or of `behind`, hold different numbers for one run. The
+        same numbers count once.
     InputError
         If a file was written by a newer version.
     """
-    found: dict[str, dict[str, tuple[xr.Dataset, Path]]] = {}
-    bad = []
-    for path in _files(paths):
-        try:
-            ones = singles(store.read(path))
-        except IntegrityError as error:
-            bad.append(str(error))
-            continue
-        for one in ones:
-            kind, key = str(one.attrs["kind"]), str(one.attrs["run_key"])
-            other, where = found.setdefault(kind, {}).setdefault(key, (one, path))
-            if one is not other and _numbers(one) != _numbers(other):
-                raise IntegrityError(
-                    f"{where} and {path} hold different numbers for the same run {key} "
-                    f"({one.attrs['params_json']}); remove the wrong one"
-                )
+    bad: list[str] = []
+    found, committed = _collected(paths, bad), _collected(behind, bad)
     if bad:
         raise IntegrityError(f"{len(bad)} bad files, nothing was gathered:\n" + "\n".join(bad))
+    for kind, by_key in committed.items():
+        for key, (one, path) in by_key.items():
+            own, where = found.setdefault(kind, {}).setdefault(key, (one, path))
+            if own is not one and _numbers(own) != _numbers(one):
+                log.warning("%s holds other numbers for the run %s than %s, which counts", path, key, where)
     gathered = {}
     for kind, by_key in found.items():
         order = {key: i for i, key in enumerate((expected or {}).get(kind, ()))}
@@ -105,10 +105,18 @@ def known_keys(folder: str | Path) -> dict[str, set[str]]:
     """Kind to the keys of all runs in the gathered files below `folder`; nothing if there is no such folder."""
     known: dict[str, set[str]] = {}
     for path in sorted(Path(folder).rglob("*.nc")):
-        ds = store.read(path)
-        if store.is_gathered(ds):
-            known.setdefault(str(ds.attrs["kind"]), set()).update(ds.run_key.values.tolist())
-    return known
+        state = path.stat()
+        kind, keys = _keys_in(path, state.st_mtime_ns, state.st_size)
+        known.setdefault(kind, set()).update(keys)
+    return {kind: keys for kind, keys in known.items() if keys}
+
+
+@lru_cache(maxsize=64)
+def _keys_in(path: Path, changed: int, size: int) -> tuple[str, frozenset[str]]:
+    """Kind and keys of a gathered file, read and checked once as long as it stays the same; no keys for other files."""
+    ds = store.read(path)
+    keys = ds.run_key.values.tolist() if store.is_gathered(ds) else ()
+    return str(ds.attrs["kind"]), frozenset(keys)
 
 
 def singles(ds: xr.Dataset) -> list[xr.Dataset]:
@@ -138,7 +146,27 @@ def singles(ds: xr.Dataset) -> list[xr.Dataset]:
     return ones
 
 
-def _files(paths: str | Path | Iterable[str | Path]) -> list[Path]:
+def _collected(paths: Paths, bad: list[str]) -> Found:
+    """All results in `paths`; bad files are added to `bad`, in words."""
+    found: Found = {}
+    for path in _files(paths):
+        try:
+            ones = singles(store.read(path))
+        except IntegrityError as error:
+            bad.append(str(error))
+            continue
+        for one in ones:
+            kind, key = str(one.attrs["kind"]), str(one.attrs["run_key"])
+            other, where = found.setdefault(kind, {}).setdefault(key, (one, path))
+            if one is not other and _numbers(one) != _numbers(other):
+                raise IntegrityError(
+                    f"{where} and {path} hold different numbers for the same run {key} "
+                    f"({one.attrs['params_json']}); remove the wrong one"
+                )
+    return found
+
+
+def _files(paths: Paths) -> list[Path]:
     paths = [paths] if isinstance(paths, (str, Path)) else list(paths)
     files: list[Path] = []
     for path in map(Path, paths):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vitplast import __version__
-from vitplast.parameters import KINDS, SCHEMA_VERSION, run_key
+from vitplast.parameters import SCHEMA_VERSION, key_of
 from vitplast.results.schema import schema_of
 
 PACKAGE = Path(__file__).parent.parent
@@ -40,12 +40,6 @@ PACKAGES = (
     "safetensors",
     "jupyter-book",
 )
-
-
-def key_of(kind: str, run: dict[str, Any]) -> str:
-    """Key of a single run, of the parameters that decide its numbers (the same as in `Parameters.runs`)."""
-    off_key = {name for name, f in KINDS[kind].__dataclass_fields__.items() if not f.metadata.get("key", True)}
-    return run_key(kind, {name: value for name, value in run.items() if name not in off_key})
 
 
 def attributes(kind: str, run: dict[str, Any], profile: str = "") -> dict[str, str | int]:
@@ -142,12 +136,15 @@ def _processor() -> str:
 
 
 def device(asked: str) -> str:
-    """The device in words; `auto` is what PyTorch offers, `cpu` if it was not loaded."""
+    """The device in words, with the name of the GPU that it is; `auto`: what PyTorch offers, `cpu` if not loaded."""
     torch = sys.modules.get("torch")
     available = torch is not None and torch.cuda.is_available()
     if asked == "cpu" or (asked == "auto" and not available):
         return "cpu"
-    return f"cuda ({torch.cuda.get_device_name()})" if available else asked
+    if not available:
+        return asked
+    used = "cuda" if asked == "auto" else asked
+    return f"{used} ({torch.cuda.get_device_name(torch.device(used))})"
 
 
 def threads() -> int:

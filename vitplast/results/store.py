@@ -1,11 +1,10 @@
-"""One writer and one reader of result files, and the claim that keeps a result from being made twice.
+"""One writer and one reader of result files, and the lock that keeps a result from being made twice.
 
 A file under its final name is complete and valid: it is checked before it gets that name, and again by `read`.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -180,32 +179,6 @@ def lock(path: Path, what: str, wait: float | None = None) -> Iterator[None]:
         yield
     finally:
         held.release()
-
-
-@contextmanager
-def claim(path: str | Path, *, wait: float | None = None, force: bool | None = None) -> Iterator[bool]:
-    """Holds the result `path` for this process: yields True if it must be computed, False if a valid one is there.
-
-    A damaged file is set aside first (`quarantine`), and leftovers of killed writers are removed. `force`: compute
-    even if a valid one is there (None: if the environment has VITPLAST_FORCE=yes). `wait` as in `lock`.
-
-    Raises
-    ------
-    AlreadyRunningError
-        If another process holds it for longer than `wait`.
-    """
-    path = Path(path)
-    force = os.environ.get("VITPLAST_FORCE") == "yes" if force is None else force
-    with lock(path.parent / "locks" / f"{path.name}.lock", str(path), wait):
-        netcdf.remove_abandoned(path)
-        needed = True
-        if path.exists():
-            try:
-                read(path)
-                needed = force
-            except IntegrityError:
-                quarantine(path)
-        yield needed
 
 
 def given(value: Any) -> Any:

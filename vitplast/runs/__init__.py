@@ -1,7 +1,8 @@
 """Units of work: one notebook with its parameters, run safely, alone or many in a sweep.
 
 `unit` is one unit and the folders it uses, `execution` runs its notebook, `runlog` remembers how long that took;
-`plan` reads a profile into units, `sweep` runs all of them.
+`sets` finds out whether its image sets are there; `plan` reads a profile into units, `outlook` tells what is left of
+them, `sweep` runs all of them.
 """
 
 from vitplast.runs.plan import Profile, load_profile

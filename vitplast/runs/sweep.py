@@ -13,16 +13,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from vitplast.runs import runlog
+from vitplast.runs.outlook import duration
+from vitplast.runs.outlook import seconds as seconds_of
 from vitplast.runs.plan import Profile, expected
+from vitplast.runs.sets import check_sets
 from vitplast.runs.unit import Unit, done_keys, known_keys, result_path, store_folder, terminate_as_interrupt
 
-__all__ = ["dry_run", "gather", "gathered_path", "sweep"]
+__all__ = ["gather", "gathered_path", "sweep"]
 
 COMMAND = (sys.executable, "-m", "vitplast")
 #: Seconds that a stopped unit has to end its kernel before it is killed.
@@ -34,48 +37,22 @@ def gathered_path(profile: Profile, kind: str, store: str | Path = "") -> Path:
     return store_folder(store) / "gathered" / profile.name / f"{kind}.nc"
 
 
-def dry_run(profile: Profile, *, store: str | Path = "", data: str | Path | None = None) -> list[dict[str, Any]]:
-    """One row a kind and one for all: units and results, how many are done, and the time that the rest takes.
-
-    The time is for one unit after the other, from the pace of the units done in this store; unknown without any.
-    """
-    pace, known = runlog.pace(store_folder(store)), known_keys(data)
-    rows = []
-    left: list[Unit] = []
-    for kind in dict.fromkeys(unit.kind for unit in profile.units):
-        own = [unit for unit in profile.units if unit.kind == kind]
-        done = {unit.key: len(done_keys(unit, store, known)) for unit in own}
-        open_ = [unit for unit in own if done[unit.key] < len(unit.runs)]
-        left += open_
-        rows.append(
-            {
-                "kind": kind,
-                "units": len(own),
-                "units done": len(own) - len(open_),
-                "results": sum(len(unit.runs) for unit in own),
-                "results done": sum(done.values()),
-                "time left": duration(_seconds(open_, pace)),
-            }
-        )
-    total = {name: sum(row[name] for row in rows) for name in rows[0] if name not in ("kind", "time left")}
-    return [*rows, {"kind": "all", **total, "time left": duration(_seconds(left, pace))}]
-
-
 def gather(profile: Profile, *, store: str | Path = "", data: str | Path | None = None) -> list[str]:
     """Writes one file a kind with all results of the profile that are there; returns the missing ones in words.
+
+    Where the store and the files below `data` hold other numbers for a run, the store's count, with a warning.
 
     Raises
     ------
     IntegrityError
-        If results are damaged or contradict each other; nothing is written then.
+        If results are damaged, or two of the store contradict each other; nothing is written then.
     """
     from vitplast import results
 
     wanted = expected(profile.units)
     paths = [p for kind, keys in wanted.items() for key in keys if (p := result_path(store, kind, key)).exists()]
-    if data and Path(data).is_dir():
-        paths += sorted(Path(data).rglob("*.nc"))
-    gathered = results.gather(paths, wanted)
+    committed = sorted(Path(data).rglob("*.nc")) if data and Path(data).is_dir() else []
+    gathered = results.gather(paths, wanted, behind=committed)
     for kind, ds in gathered.items():
         if kind in wanted:
             own = ds.isel(run=ds.run_key.isin(list(wanted[kind])).values)
@@ -83,9 +60,7 @@ def gather(profile: Profile, *, store: str | Path = "", data: str | Path | None 
     place = store_folder(store) / "gathered" / profile.name
     place.mkdir(parents=True, exist_ok=True)
     (place / "profile.yaml").write_text(profile.text, encoding="utf-8")  # the book shows what made the results
-    return [
-        f"{wanted[kind][key]} ({key})" for kind, keys in results.missing(gathered, wanted).items() for key in keys
-    ]
+    return [f"{wanted[kind][key]} ({key})" for kind, keys in results.missing(gathered, wanted).items() for key in keys]
 
 
 def sweep(
@@ -99,13 +74,17 @@ def sweep(
 ) -> bool:
     """Runs all units that are not done, `jobs` at a time, longest first; returns whether all are done at the end.
 
-    A failed unit does not stop the others. Each process gets its share of the cores (unless OMP_NUM_THREADS is set).
-    On a signal the running units are ended and KeyboardInterrupt is raised; the same call goes on with the rest.
+    Results in gathered files below `data` count as done, for the units' own processes too. Nothing starts before all
+    image sets are found (`check_sets`). A failed unit does not stop the others. Each process gets its share of the
+    cores (unless OMP_NUM_THREADS is set). On a signal the running units are ended and KeyboardInterrupt is raised; the
+    same call goes on with the rest.
     """
     folder = store_folder(store)
-    loop = _Loop(folder, tuple(command), max(1, jobs), stream or sys.stderr)
+    loop = _Loop(folder, str(data or ""), tuple(command), max(1, jobs), stream or sys.stderr)
     known = known_keys(data)
-    loop.todo = [u for u in profile.units if done_keys(u, folder, known) < set(u.runs)]
+    left = [(u, set(u.runs) - done_keys(u, folder, known)) for u in profile.units]
+    check_sets(run for unit, keys in left for key, run in unit.runs.items() if key in keys)
+    loop.todo = [unit for unit, keys in left if keys]
     pace = runlog.pace(folder)
     loop.todo.sort(key=lambda u: u.work * pace.get(u.kind, 1.0 if not pace else max(pace.values())), reverse=True)
     before = len(profile.units) - len(loop.todo)
@@ -136,6 +115,7 @@ class _Child:
 @dataclass
 class _Loop:
     folder: Path
+    data: str
     command: tuple[str, ...]
     jobs: int
     stream: IO[str]
@@ -164,7 +144,7 @@ class _Loop:
         shared = {name: threads for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
         errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the child has ended)
         process = subprocess.Popen(
-            [*self.command, *unit.command(self.folder)],
+            [*self.command, *unit.command(self.folder, self.data)],
             env=shared | dict(os.environ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -190,7 +170,7 @@ class _Loop:
         )
 
     def eta(self) -> str:
-        seconds = _seconds([*self.todo, *(c.unit for c in self.running)], runlog.pace(self.folder))
+        seconds = seconds_of([*self.todo, *(c.unit for c in self.running)], runlog.pace(self.folder))
         if not seconds:
             return ""
         passed = sum(time.time() - c.start for c in self.running)
@@ -208,19 +188,3 @@ class _Loop:
                     os.killpg(child.process.pid, signal.SIGKILL)
                 child.process.wait()
             child.errors.close()
-
-
-def _seconds(units: Iterable[Unit], pace: dict[str, float]) -> float | None:
-    units = list(units)
-    if any(unit.kind not in pace for unit in units):
-        return None
-    return sum(unit.work * pace[unit.kind] for unit in units)
-
-
-def duration(seconds: float | None) -> str:
-    """`12 s`, `3 min` or `1.5 h`; `unknown` for None."""
-    if seconds is None:
-        return "unknown"
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -23,6 +23,7 @@ from typing import Any
 from vitplast.errors import AlreadyRunningError, InputError, UnknownNameError, VitplastError
 from vitplast.parameters import KINDS, Parameters
 from vitplast.runs.runlog import append
+from vitplast.runs.sets import check_sets
 
 PACKAGE = Path(__file__).parent.parent
 log = logging.getLogger(__name__)
@@ -82,9 +83,10 @@ class Unit:
                 chosen[f.name] = getattr(self.parameters, f.name)
         return chosen
 
-    def command(self, store: str | Path = "") -> list[str]:
-        """Arguments of `vitplast` that run this unit."""
-        return ["run", self.kind, "--json", json.dumps(self.values()), *(["--store", str(store)] if store else [])]
+    def command(self, store: str | Path = "", data: str | Path | None = None) -> list[str]:
+        """Arguments of `vitplast` that run this unit; `data`: None for the command's own, empty for nothing known."""
+        folders = [*(["--store", str(store)] if store else []), *(["--data", str(data)] if data is not None else [])]
+        return ["run", self.kind, "--json", json.dumps(self.values()), *folders]
 
 
 def project_root() -> Path:
@@ -155,13 +157,15 @@ def run_unit(
     """Runs one unit, or finds that nothing is left to do; returns "done" or "skipped".
 
     The store is `store`, else the unit's own parameter (see `store_folder`). Results in gathered files below `data`
-    count as done. `force`: compute again. `wait`: longest time in seconds to wait for another process with the same
-    unit (None: for ever). `time_limit`: seconds a cell may take.
+    count as done, here and in the notebook, which makes the other ones only. `force`: compute again. `wait`: longest
+    time in seconds to wait for another process with the same unit (None: for ever). `time_limit`: seconds a cell may
+    take.
 
     Raises
     ------
     InputError
-        Before a kernel starts, if the notebook does not take the unit's parameters.
+        Before a kernel starts, if the notebook does not take the unit's parameters, or an image set that is needed is
+        not on this machine or too small (`check_sets`).
     AlreadyRunningError
         If another process holds the unit for longer than `wait`.
     VitplastError
@@ -184,12 +188,18 @@ def run_unit(
                 raise
             log.info("%s: another process is working on it, waiting", unit.label)
             stack.enter_context(results.lock(unit_lock, unit.label, wait))
-        if not force and done_keys(unit, folder, known) == set(unit.runs):
+        done = set() if force else done_keys(unit, folder, known)
+        if done == set(unit.runs):
             return "skipped"
+        check_sets(run for key, run in unit.runs.items() if key not in done)
         stack.enter_context(terminate_as_interrupt())
         start = time.time()
         append(folder, unit, "started", start)
-        env = {"VITPLAST_STORE": str(folder), "VITPLAST_FORCE": "yes" if force else "no"}
+        env = {
+            "VITPLAST_STORE": str(folder),
+            "VITPLAST_FORCE": "yes" if force else "no",
+            "VITPLAST_GATHERED": str(Path(data).absolute()) if data else "",
+        }
         try:
             execution.execute(unit, notebook, folder, env, time_limit, start_limit, progress)
             left = set(unit.runs) - done_keys(unit, folder, known)
@@ -197,21 +207,23 @@ def run_unit(
                 raise VitplastError(f"the notebook ended well but made no valid result {', '.join(sorted(left))}")
         except KeyboardInterrupt:
             append(folder, unit, "stopped", start)
-            log.error("%s was stopped, finished results are kept; go on with: %s", unit.label, again(unit, folder))
+            log.error(
+                "%s was stopped, finished results are kept; go on with: %s", unit.label, again(unit, folder, data)
+            )
             raise
         except VitplastError as error:
             append(folder, unit, "failed", start)
             raise VitplastError(
                 f"{unit.label} failed: {error}\nlog: {execution.log_path(folder, unit)}\n"
-                f"run it again with: {again(unit, folder)}"
+                f"run it again with: {again(unit, folder, data)}"
             ) from error
         append(folder, unit, "done", start)
     return "done"
 
 
-def again(unit: Unit, store: str | Path = "") -> str:
+def again(unit: Unit, store: str | Path = "", data: str | Path | None = None) -> str:
     """The line for a shell that runs the unit."""
-    return shlex.join(["vitplast", *unit.command(store)])
+    return shlex.join(["vitplast", *unit.command(store, data)])
 
 
 @contextlib.contextmanager

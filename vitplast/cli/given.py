@@ -1,0 +1,40 @@
+"""Parameters given to `vitplast run`: a JSON object and `name=value` pairs, as papermill takes them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+from vitplast.errors import InputError
+
+
+def given_values(json_text: str, pairs: list[str]) -> dict[str, Any]:
+    """Name to value of both; the pairs win, their values are read as YAML.
+
+    Raises
+    ------
+    InputError
+        If the text is no JSON object, or a pair no `name=value`.
+    """
+    import yaml
+
+    try:
+        values = json.loads(json_text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"--json is not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise InputError(f"--json must be an object of names and values, got {json_text!r}")
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise InputError(f"-p takes name=value, got {pair!r}")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise InputError(f"-p {pair}: {error}") from None
+        if isinstance(value, str):
+            with contextlib.suppress(ValueError):
+                value = float(value)  # 1e-4 is a number to papermill's -p, text to YAML
+        values[name] = value
+    return values

@@ -19,6 +19,7 @@ from vitplast.components import parse_components
 from vitplast.errors import InputError, UnknownNameError
 from vitplast.fields import checked, unique
 from vitplast.pairs import DESIGNS, pair_indices
+from vitplast.training.rules import check_combination
 
 SCHEMA_VERSION = 1
 #: Default side in pixels for the packaged weights, whose own 518 is no work for a laptop.
@@ -156,7 +157,7 @@ class FinetuneParameters(Parameters):
         "joint", "joint (as the authors) or separate (head and final norm apart)", choices=("joint", "separate")
     )
     precision: str = _help(
-        "auto", "auto (the fastest here), float32, bfloat16 or float16", choices=("auto", *PRECISIONS)
+        "auto", "auto (what this hardware is fast in), float32, bfloat16 or float16", choices=("auto", *PRECISIONS)
     )
     augment: str = _help("none", "none or paper (random resized crop and flip)", choices=("none", "paper"))
     head_init: str = _help("zero", "new head: zero or default (PyTorch's, as the authors)", choices=("zero", "default"))
@@ -173,12 +174,7 @@ class FinetuneParameters(Parameters):
         self._set("components", "+".join(parse_components(self.components)))
         if min(self.lrs) <= 0:
             raise InputError(f"learning rates must be above 0, got {self.lrs!r}")
-        if self.warmup >= self.steps:
-            raise InputError(f"warmup must be smaller than steps, got warmup={self.warmup} and steps={self.steps}")
-        if self.evaluations > self.steps:
-            raise InputError(f"evaluations={self.evaluations} is more than steps={self.steps}")
-        if self.batch_size % self.accumulation:
-            raise InputError(f"accumulation={self.accumulation} does not divide batch_size={self.batch_size}")
+        check_combination(self)
 
 
 @dataclass(frozen=True)

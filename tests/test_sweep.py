@@ -276,7 +276,8 @@ def test_a_sweep_starts_nothing_when_an_image_set_is_not_there(tmp_path, monkeyp
 
 
 DRIVER = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell has its children ignore it
 from vitplast.runs import load_profile, sweep
 try:
     done = sweep.sweep(load_profile(sys.argv[1]), store=sys.argv[2], command=sys.argv[3:] or sweep.COMMAND)

@@ -17,6 +17,7 @@ from typing import Any
 
 from vitplast import __version__
 from vitplast.parameters import SCHEMA_VERSION, key_of
+from vitplast.places import store_folder
 from vitplast.results.schema import schema_of
 
 PACKAGE = Path(__file__).parent.parent
@@ -163,8 +164,6 @@ def version_of(package: str) -> str:
 
 def environment() -> dict[str, str]:
     """Versions, machine, commit and folders in use, for `vitplast info` and bug reports."""
-    from vitplast.runs import store_folder
-
     commit, dirty = git_state()
     facts = {"python": platform.python_version(), **{name: version_of(name) for name in PACKAGES}}
     facts |= {"machine": machine(), "commit": commit, "uncommitted changes": dirty}

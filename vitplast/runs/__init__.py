@@ -1,21 +1,14 @@
 """Units of work: one notebook with its parameters, run safely, alone or many in a sweep.
 
-`unit` is one unit and the folders it uses, `execution` runs its notebook, `runlog` remembers how long that took;
+`unit` is one unit, `guard` runs it safely, `execution` its notebook, `runlog` remembers how long that took;
 `sets` finds out whether its image sets are there; `plan` reads a profile into units, `outlook` tells what is left of
 them, `sweep` runs all of them.
 """
 
+from vitplast.places import notebook_path, project_root, result_path, store_folder
+from vitplast.runs.guard import done_keys, known_keys, run_unit
 from vitplast.runs.plan import Profile, load_profile
-from vitplast.runs.unit import (
-    Unit,
-    done_keys,
-    known_keys,
-    notebook_path,
-    project_root,
-    result_path,
-    run_unit,
-    store_folder,
-)
+from vitplast.runs.unit import Unit
 
 __all__ = [
     "Profile",

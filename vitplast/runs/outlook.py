@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vitplast.places import store_folder
 from vitplast.runs import runlog
+from vitplast.runs.guard import done_keys, known_keys
 from vitplast.runs.plan import Profile
-from vitplast.runs.unit import Unit, done_keys, known_keys, store_folder
+from vitplast.runs.unit import Unit
 
 #: Kind to seconds per image (see `Unit.work`) with the packaged model at 56 pixels on two cores of another machine.
 FOREIGN_PACE = {"plasticity": 0.12, "bounds": 0.14, "finetune": 0.016, "probe": 0.034}

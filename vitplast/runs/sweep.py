@@ -13,17 +13,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from vitplast.places import result_path, store_folder
 from vitplast.runs import runlog
+from vitplast.runs.guard import done_keys, known_keys
 from vitplast.runs.outlook import duration
 from vitplast.runs.outlook import seconds as seconds_of
 from vitplast.runs.plan import Profile, expected
 from vitplast.runs.sets import check_sets
-from vitplast.runs.unit import Unit, done_keys, known_keys, result_path, store_folder, terminate_as_interrupt
+from vitplast.runs.unit import Unit
 
 __all__ = ["gather", "gathered_path", "sweep"]
 
@@ -90,7 +92,7 @@ def sweep(
     before = len(profile.units) - len(loop.todo)
     loop.total = len(loop.todo)
     loop.say(f"{profile.name}: {loop.total} units to run, {before} done before, {loop.jobs} at a time{loop.eta()}")
-    with terminate_as_interrupt():
+    with _noted_signals() as loop.signals:
         try:
             loop.run()
         except KeyboardInterrupt:
@@ -102,6 +104,22 @@ def sweep(
         loop.say(f"failed: {label}\n{message}")
     loop.say(f"{profile.name}: {loop.finished} units done, {before} done before, {len(loop.failed)} failed")
     return not loop.failed
+
+
+@contextlib.contextmanager
+def _noted_signals() -> Iterator[list[int]]:
+    """SIGINT and SIGTERM are listed, not raised, so that no child is lost between its start and its record."""
+    noted: list[int] = []
+    before = {}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            with contextlib.suppress(ValueError):  # not the main thread: its owner deals with signals
+                before[number] = signal.signal(number, lambda signum, frame: noted.append(signum))
+    try:
+        yield noted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @dataclass
@@ -122,6 +140,7 @@ class _Loop:
     todo: list[Unit] = field(default_factory=list)
     running: list[_Child] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
+    signals: list[int] = field(default_factory=list)
     finished: int = 0
     total: int = 0
 
@@ -133,6 +152,8 @@ class _Loop:
             while self.todo and len(self.running) < self.jobs:
                 self.running.append(self.start(self.todo.pop(0)))
             time.sleep(0.05)
+            if self.signals:
+                raise KeyboardInterrupt
             for child in [c for c in self.running if c.process.poll() is not None]:
                 self.running.remove(child)
                 self.end(child)

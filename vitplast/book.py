@@ -115,16 +115,21 @@ def _facts(gathered: xr.Dataset) -> dict[str, list[str]]:
     }
 
 
-def main_target(rates: xr.Dataset) -> str:
-    """The target that the pages look at first: that of the profile's first run with pretrained weights."""
-    return next(given["target"] for given, _ in runs_of(rates) if given["weights"] != "random")
+def main_run(gathered: xr.Dataset) -> dict[str, Any]:
+    """What singles out the run that the pages look at first: the profile's first one with pretrained weights."""
+    given = next(given for given, _ in runs_of(gathered) if given["weights"] != "random")
+    return {name: given[name] for name in ("target", "model", "weights", "img_size")}
 
 
 def cost(kind: str) -> str:
-    """Time that the units of a kind took in this store, kernels included, one after the other; from the run log."""
-    done = {e["key"]: e["end"] - e["start"] for e in runlog.entries(store_folder()) if e["status"] == "done"}
-    kinds = {e["key"]: e["kind"] for e in runlog.entries(store_folder())}
-    seconds = sum(v for key, v in done.items() if kinds[key] == kind)
+    """Time that the units behind a kind's results took, kernels included, one after the other; from the run log."""
+    keys = set(values_of(open_results(kind), "run_key"))
+    done = {
+        e["key"]: e["end"] - e["start"]
+        for e in runlog.entries(store_folder())
+        if e["status"] == "done" and keys & set(e["results"])
+    }
+    seconds = sum(done.values())
     return f"{seconds / 60:.1f} min" if seconds else "not recorded here"
 
 

@@ -17,7 +17,7 @@ import typer
 from vitplast import __version__, parameters
 from vitplast.cli.compute import add_compute_commands, print_table
 from vitplast.cli.given import given_values
-from vitplast.errors import VitplastError
+from vitplast.errors import UnknownNameError, VitplastError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -33,6 +33,7 @@ def main(argv: list[str] | None = None) -> None:
     """Runs the command line; an error that has a name shows no traceback, unless VITPLAST_TRACEBACK is set."""
     arguments = sys.argv[1:] if argv is None else argv
     logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.INFO)
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its retries; the error that follows says it all
     try:
         app(args=arguments, prog_name="vitplast")  # usage errors end here, with exit code 2 and a suggestion
     except KeyboardInterrupt:
@@ -80,7 +81,10 @@ def models(
     """
     from vitplast.models import catalogue
 
-    print_table([{"model": name} for name in catalogue(pattern)], as_json)
+    found = catalogue(pattern)
+    if not found:
+        raise UnknownNameError("pattern of models", pattern, catalogue("*"))
+    print_table([{"model": name} for name in found], as_json)
 
 
 @app.command()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -141,7 +142,8 @@ def _command(kind: str) -> Any:
 def print_table(rows: list[dict[str, Any]], as_json: bool) -> None:
     """Rows as aligned columns, or as JSON, on stdout."""
     if as_json:
-        print(json.dumps(rows, indent=2))
+        finite = [{k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in r.items()} for r in rows]
+        print(json.dumps(finite, indent=2, allow_nan=False))
         return
     if not rows:
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import samples
@@ -108,3 +110,28 @@ def test_the_book_reads_the_store_first_and_says_how_to_make_what_is_missing(gat
     results.write_gathered(gathered, tmp_path / "store" / "gathered" / "trial" / "plasticity.nc")
     assert book.open_results("plasticity").sizes["run"] == 1
     assert "made up, auto" in book.footer()
+
+
+def test_main_run_is_the_first_with_pretrained_weights_whatever_their_source(gather):
+    gathered = gather(
+        "plasticity", [rates(LOW, weights="random"), rates(HIGH, model="vit_tiny_patch16_224", weights="hub")]
+    )
+    chosen = book.main_run(gathered)
+    assert (chosen["model"], chosen["weights"]) == ("vit_tiny_patch16_224", "hub")
+    assert float(book.pick(gathered, **chosen).rate.sel(component="LN2").mean()) == pytest.approx(10, rel=0.02)
+
+
+def test_cost_counts_only_the_units_behind_the_results_shown(gather, tmp_path, monkeypatch):
+    monkeypatch.setenv("VITPLAST_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("VITPLAST_PROFILE", "trial")
+    made = rates(HIGH, weights="auto")
+    place = tmp_path / "store" / "gathered" / "trial" / "plasticity.nc"
+    results.write_gathered(gather("plasticity", [made]), place)
+    assert book.cost("plasticity") == "not recorded here"
+    lines = [
+        {"key": "a", "kind": "plasticity", "status": "done", "results": [made[0]], "start": 0.0, "end": 90.0},
+        {"key": "b", "kind": "plasticity", "status": "done", "results": ["other"], "start": 0.0, "end": 900.0},
+        {"key": "c", "kind": "plasticity", "status": "failed", "results": [made[0]], "start": 0.0, "end": 900.0},
+    ]
+    (tmp_path / "store" / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert book.cost("plasticity") == "1.5 min"

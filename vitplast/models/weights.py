@@ -65,8 +65,10 @@ def from_hub(name: str, size: int) -> nn.Module:
     except Exception as error:  # the hub's client raises errors of many packages
         if "Error(s) in loading state_dict" in str(error):
             raise _misfit(f"what the hub has for {name}", name, error) from error
+        absent = type(error).__name__ == "LocalEntryNotFoundError"
+        why = "it can't be reached and the local cache has no copy" if absent else _first_line(error)
         raise VitplastError(
-            f"the weights of {name} could not be had from the model hub ({_first_line(error)}). Ways out: "
+            f"the weights of {name} could not be had from the model hub ({why}). Ways out: "
             f"a weight file with `--weights FILE`, or random weights with `--weights random`"
         ) from error
 

@@ -55,14 +55,6 @@ SEEDS = st.integers(0, 2**31)
 SLACK = 1 + 1e-6
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def rate(f, x, y):
     return float((f(x) - f(y)).norm() / (x - y).norm())
 

@@ -29,17 +29,7 @@ from vitplast.training.recipe import multiplier
 from vitplast.training.stages import Stages
 from vitplast.training.step import Stepper
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Threads cost more than they give on models as small as these."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def prepare(images):

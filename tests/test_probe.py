@@ -17,14 +17,6 @@ from vitplast.training.batches import Images
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def prepare(images):
     return (images.float() / 255 - 0.5) / 0.5
 

@@ -11,19 +11,9 @@ from vitplast.finetune import Recipe, finetune
 from vitplast.training.stages import Stages
 from vitplast.training.step import Stepper
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 SEVEN = [name for name in CONFIGURATIONS if name != "head"]
 RTOL = {torch.float64: 1e-9, torch.float32: 2e-5}
 ATOL_LOGITS = {torch.float64: 1e-10, torch.float32: 1e-5}
-
-
-@pytest.fixture(scope="module")
-def one_thread():
-    """Threads cost more than they give on models as small as these."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def recipe(components: str, **changes) -> Recipe:

@@ -17,6 +17,7 @@ from vitplast.components import COMPONENTS
 from vitplast.errors import InputError
 from vitplast.estimate import layer_mean, plasticity
 from vitplast.results import singles
+from vitplast.rules import SLACK
 
 MATRICES = ("MHA", "FC1", "FC2")
 OTHERS = ("LN1", "LN2", "head")
@@ -59,7 +60,7 @@ def _bounds_hold(rates: Runs, bounds: Runs) -> list[Row]:
         for name, run in rates.items()
         if name in bounds
     }
-    passed = bool(worst) and max(worst.values()) <= 1 + 1e-6
+    passed = bool(worst) and max(worst.values()) <= 1 + SLACK
     return [("no measured rate exceeds its valid bound (largest ratio)", passed, _words(worst, ".3f"))]
 
 

@@ -78,11 +78,6 @@ def load_profile(name_or_path: str | Path) -> Profile:
     return Profile(path.stem, str(content.get("description", "")).strip(), tuple(made), text)
 
 
-def units(profile: Profile) -> list[Unit]:
-    """The units of a profile, in the order of the file."""
-    return list(profile.units)
-
-
 def expected(units: Iterable[Unit]) -> dict[str, dict[str, str]]:
     """Kind to key to the unit's label, of every result that the units make."""
     found: dict[str, dict[str, str]] = {}

@@ -1,0 +1,1 @@
+"""The tables of the results, one file a kind."""

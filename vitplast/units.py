@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import xarray as xr
 
 from vitplast import images
@@ -21,14 +22,18 @@ from vitplast.measure import measure
 from vitplast.models import LoadedModel, load_model
 from vitplast.pairs import pair_indices
 from vitplast.probe import linear_probe
+from vitplast.rescale import gradients_survey
+from vitplast.search import search_case
+from vitplast.theory import survey
 
 Run = dict[str, Any]
 Progress = Callable[[int, int], None]
 
 
 def load(run: Run) -> LoadedModel:
-    """The model that a run names, in evaluation mode on the run's device; with a head if the run trains it."""
-    classes = len(open_set(run, run["dataset"], size=32).classes) if "components" in run else 0
+    """The model that a run names, in evaluation mode on the run's device; with a head if the run has a loss."""
+    labelled = run["dataset"] if "components" in run else run["target"] if "factors" in run else ""
+    classes = len(open_set(run, labelled, size=32).classes) if labelled else 0
     return load_model(
         run["model"],
         weights=run["weights"],
@@ -74,6 +79,48 @@ def bounds_run(run: Run, loaded: LoadedModel, progress: Progress | None = None) 
     return bounds(loaded.model, statistics).assign_attrs(loaded.provenance)
 
 
+def theory_run(run: Run, loaded: LoadedModel, progress: Progress | None = None) -> xr.Dataset:
+    """Every bound, prediction and measured value on the run's pairs (kind "theory")."""
+    source, target, source_index, target_index = _pairs(run, loaded.img_size)
+    names = ("design", "conventions", "local_pairs", "local_points", "batch_size", "precision", "seed")
+    found = survey(
+        loaded,
+        source,
+        target,
+        source_name=run["source"],
+        target_name=run["target"],
+        source_index=source_index,
+        target_index=target_index,
+        progress=progress,
+        **{name: run[name] for name in names},
+    )
+    return found.assign_attrs(loaded.provenance)
+
+
+def gradients_run(run: Run, loaded: LoadedModel, progress: Progress | None = None) -> xr.Dataset:
+    """Gradient norms and rescalings of the model with a new head, on the run's pairs (kind "gradients")."""
+    source, target, source_index, target_index = _pairs(run, loaded.img_size)
+    sides = {"source": (source, source_index), "target": (target, target_index)}
+    found = gradients_survey(
+        loaded,
+        *(loaded.prepare(split.images(index)) for split, index in sides.values()),
+        torch.from_numpy(target.labels[target_index[: run["images"]]]),
+        factors=run["factors"],
+        pair_coords={
+            f"{side}_{what}": [str(getattr(split, f"{what}s")[i]) for i in index]
+            for side, (split, index) in sides.items()
+            for what in ("id", "group")
+        },
+        progress=progress,
+    )
+    return found.assign_attrs(loaded.provenance)
+
+
+def search_run(run: Run, progress: Progress | None = None) -> xr.Dataset:
+    """The search for a counterexample to one statement (kind "search")."""
+    return search_case(run["case"], starts=run["starts"], steps=run["steps"], seed=run["seed"], progress=progress)
+
+
 def finetune_run(run: Run, loaded: LoadedModel, origin: Origin, progress: Progress | None = None) -> xr.Dataset:
     """One finetuning run from `origin`, the state that `loaded.model` had when it was loaded (kind "finetune")."""
     set_ = open_set(run, run["dataset"], loaded.img_size)
@@ -96,10 +143,19 @@ def probe_run(run: Run, loaded: LoadedModel, progress: Progress | None = None) -
 
 def compute(kind: str, run: Run, progress: Progress | None = None) -> xr.Dataset:
     """One result from its parameters alone, the model loaded afresh."""
+    if kind == "search":
+        return search_run(run, progress)
     loaded = load(run)
     if kind == "finetune":
         return finetune_run(run, loaded, Origin(loaded.model), progress)
-    return {"plasticity": plasticity_run, "bounds": bounds_run, "probe": probe_run}[kind](run, loaded, progress)
+    makers = {
+        "plasticity": plasticity_run,
+        "bounds": bounds_run,
+        "theory": theory_run,
+        "gradients": gradients_run,
+        "probe": probe_run,
+    }
+    return makers[kind](run, loaded, progress)
 
 
 def summary(kind: str, dataset: xr.Dataset) -> list[dict[str, Any]]:
@@ -120,13 +176,34 @@ def summary(kind: str, dataset: xr.Dataset) -> list[dict[str, Any]]:
             for c in dataset.convention.values
             for v in dataset.variant.values
         ]
+    if kind == "theory":
+        return [
+            {"convention": str(c), "component": str(k)}
+            | {
+                n: float(dataset[n].sel(convention=c, component=k).mean("layer"))
+                for n in ("measured_mean", "measured_max")
+            }
+            | {"tightest": float(dataset.tightness.sel(convention=c, component=k).max())}
+            for c in dataset.convention.values
+            for k in dataset.component.values
+            if bool(dataset.measured_mean.sel(convention=c, component=k).notnull().any())
+        ]
+    if kind == "gradients":
+        one = dataset.sel(factor=1.0).isel(kind=0)
+        return [
+            {"component": k}
+            | {n: float(one[n].sel(component=k).mean()) for n in ("gradient_norm", "gradient_rms", "elasticity")}
+            | {"largest ratio": float(one.ratio.sel(component=k).max())}
+            for k in COMPONENTS
+        ]
     scalars = {str(name): v for name, v in dataset.data_vars.items() if not v.dims}
     return [{"what": name, "value": v.item(), "unit": v.attrs["units"]} for name, v in scalars.items()]
 
 
 def _pairs(run: Run, size: int) -> tuple[ImageSplit, ImageSplit, Any, Any]:
     source, target = open_set(run, run["source"], size).source, open_set(run, run["target"], size).test
-    return source, target, *pair_indices(len(source), len(target), run["pairs"], run["design"], run["seed"])
+    design = run.get("design", "disjoint")
+    return source, target, *pair_indices(len(source), len(target), run["pairs"], design, run["seed"])
 
 
 def _first(split: ImageSplit, number: int) -> ImageSplit:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vitplast.bounds.attention import Heads, product_norm
+from vitplast.bounds.attention import HeadNorms, Heads, product_norm
 from vitplast.errors import ShapeError
 
 
@@ -95,6 +95,12 @@ def shift_norms(form: Canonical) -> Tensor:
 def mixing_norms(form: Canonical) -> Tensor:
     """`||M_h||_2 = ||O_h V_h||_2`, shape (H,)."""
     return product_norm(form.output, form.value.transpose(-1, -2))
+
+
+def head_norms(form: Canonical) -> HeadNorms:
+    """`||O_h||_2`, `||V_h||_2`, `||A_h||_2`, `||c_h||`: what the paper's form of the bound takes (`attention_quoted`)."""
+    apart = (torch.linalg.matrix_norm(form.output, 2), torch.linalg.matrix_norm(form.value, 2))
+    return HeadNorms(*apart, score_norms(form), shift_norms(form))
 
 
 def _vector(given: Tensor, form: Canonical, name: str) -> Tensor:

@@ -2,7 +2,8 @@
 
 The bound grows as the tokens get flatter: without a positive floor `sigma` (or `eps`) there is none. Tokens that are
 the same in both inputs carry no weight and may be left out of the floor. Neither the shift nor the sign of a scale
-matters.
+matters. Three numbers, from weak to strong: the global constant (`sigma = 0`), the constant on a set (`sigma` the
+smallest deviation seen) and the mean of `pair_bound` over pairs, which bounds the mean rate only.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def layernorm_bound(weight: Tensor, sigma: float, eps: float = 0.0) -> float:
     >>> layernorm_bound(torch.tensor([-2.0, 0.5]), sigma=0.5)
     4.0
     """
-    return float(_scales(weight).abs().max()) / _deviation(sigma, eps)
+    return float(_scales(weight).abs().max()) / deviation_floor(sigma, eps)
 
 
 def layernorm_constant(weight: Tensor, sigma: float, eps: float = 0.0) -> float:
@@ -75,24 +76,28 @@ def layernorm_constant(weight: Tensor, sigma: float, eps: float = 0.0) -> float:
     >>> round(layernorm_constant(torch.tensor([3.0, 1.0]), sigma=1.0) ** 2, 12)
     5.0
     """
-    return centred_norm(weight) / _deviation(sigma, eps)
+    return centred_norm(_scales(weight)) / deviation_floor(sigma, eps)
 
 
 def centred_norm(weight: Tensor) -> float:
-    """`||diag(w) (I - 11^T/d)||_2`, between the two largest `|w_j|` (Theorem 6), in time O(d).
+    """`||diag(w) (I - 11^T/d)||_2`, between the two largest `|w_j|` (Theorem 6), in time O(d); 0 for d = 1.
 
     The square is the root `t` of `sum_j 1 / (w_j^2 - t) = 0` between the two largest `w_j^2`, found by bisection.
 
     Raises
     ------
     ShapeError
-        If `weight` has not one dimension or fewer than two entries.
+        If `weight` has not one dimension or is empty.
+    HypothesisError
+        If a scale is not finite.
 
     Examples
     --------
     >>> centred_norm(torch.tensor([-2.0, 2.0, 1.0]))
     2.0
     """
+    if weight.shape == (1,):
+        return 0.0
     sizes = np.sort(_scales(weight).abs().cpu().numpy())[::-1]
     top = float(sizes[0])
     if top == 0.0 or sizes[1] == top:
@@ -108,6 +113,104 @@ def centred_norm(weight: Tensor) -> float:
     return top * math.sqrt(high)
 
 
+def pair_bound(weight: Tensor, x: Tensor, y: Tensor, eps: float = 0.0) -> Tensor:
+    """`||diag(w) (I - 11^T/d)||_2 max_{i: x_i != y_i} (tau(x_i) tau(y_i))^(-1/2)` per pair, `tau^2 = var + eps`.
+
+    Bounds the rate of each pair (Theorem 6, from the two-point form of Lemma 5); its mean over pairs bounds the mean
+    rate, though not the rate of every pair (Theorem 1). Never put averaged deviations into the formula instead.
+
+    Parameters
+    ----------
+    weight
+        Scales, shape (d,).
+    x, y
+        The tokens of both sides, shape (B, n, d).
+    eps
+        The constant added to the variance.
+
+    Returns
+    -------
+    Bounds, shape (B,), in float64.
+
+    Raises
+    ------
+    ShapeError
+        If `weight` has not one dimension or fewer than two entries, or `x` and `y` are not both (B, n, d).
+    HypothesisError
+        If the two sides of a pair are the same, a value is not finite, `eps` is negative, or a token that differs
+        has deviation 0 while `eps` is 0.
+
+    Examples
+    --------
+    >>> x, y = torch.tensor([[[2.0, -2.0]]]), torch.tensor([[[8.0, -8.0]]])
+    >>> pair_bound(torch.ones(2), x, y).mean()  # 1 / sqrt(2 * 8)
+    tensor(0.2500, dtype=torch.float64)
+    """
+    norm = centred_norm(_scales(weight))
+    return norm * two_point_factor(*token_deviations(x, y, width=weight.numel()), eps)
+
+
+def token_deviations(x: Tensor, y: Tensor, *, width: int | None = None, centred: bool = True) -> tuple[Tensor, Tensor]:
+    """`std(x_i)` and `std(y_i)` (rms if not `centred`), shape (2, B, n), and where `x_i != y_i`, shape (B, n).
+
+    The tokens that differ are those with a weight in `||X - Y||`, and the only ones that count for `sigma`.
+    The standard deviation has ddof 0; the mean is taken off before squaring.
+
+    Raises
+    ------
+    ShapeError
+        If `x` and `y` are not both of one shape (B, n, d), with d = `width` if that is given.
+    HypothesisError
+        If a value is not finite.
+
+    Examples
+    --------
+    >>> x, y = torch.tensor([[[3.0, 1.0], [5.0, 5.0]]]), torch.tensor([[[0.0, 4.0], [5.0, 5.0]]])
+    >>> deviations, differ = token_deviations(x, y)
+    >>> deviations[:, differ].min()
+    tensor(1., dtype=torch.float64)
+    """
+    if x.shape != y.shape or x.ndim != 3 or (width is not None and x.shape[-1] != width):
+        wanted = f"(B, n, {'d' if width is None else width})"
+        raise ShapeError(f"x and y must both have one shape {wanted}, got {tuple(x.shape)} and {tuple(y.shape)}")
+    both = torch.stack([x, y]).detach().double()
+    if not bool(torch.isfinite(both).all()):
+        raise HypothesisError("a token holds a value that is not finite")
+    differ = (both[0] != both[1]).any(dim=-1)
+    if centred:
+        both = both - both.mean(dim=-1, keepdim=True)
+    return torch.linalg.vector_norm(both, dim=-1) / math.sqrt(x.shape[-1]), differ
+
+
+def two_point_factor(deviations: Tensor, differ: Tensor, eps: float) -> Tensor:
+    """`max_{i: x_i != y_i} (tau(x_i) tau(y_i))^(-1/2)` with `tau^2 = deviation^2 + eps`, shape (B,) (Lemma 5).
+
+    Takes what `token_deviations` returns.
+
+    Raises
+    ------
+    HypothesisError
+        If the two sides of a pair are the same, `eps` is negative or not finite, or a token that differs has
+        deviation 0 while `eps` is 0.
+
+    Examples
+    --------
+    >>> two_point_factor(torch.tensor([[[2.0]], [[8.0]]]), torch.tensor([[True]]), eps=0.0)
+    tensor([0.2500], dtype=torch.float64)
+    """
+    if not (math.isfinite(eps) and eps >= 0):
+        raise HypothesisError(f"eps must be finite and not negative, got {eps!r}")
+    same = ~differ.any(dim=-1)
+    if bool(same.any()):
+        raise HypothesisError(f"the two sides of pair {int(same.nonzero()[0])} are the same: it has no rate of change")
+    tau = torch.hypot(deviations.double(), torch.tensor(math.sqrt(eps), dtype=torch.float64, device=deviations.device))
+    flat = differ & (tau == 0).any(dim=0)
+    if bool(flat.any()):
+        pair, token = flat.nonzero()[0].tolist()
+        raise HypothesisError(f"token {token} of pair {pair} has deviation 0 and eps is 0: no rate is bounded there")
+    return torch.where(differ, (tau[0].sqrt() * tau[1].sqrt()).reciprocal(), 0.0).amax(dim=-1)
+
+
 def _scales(weight: Tensor) -> Tensor:
     if weight.ndim != 1 or weight.numel() < 2:
         raise ShapeError(f"layer norm scales have one dimension and two entries or more, got {tuple(weight.shape)}")
@@ -117,7 +220,19 @@ def _scales(weight: Tensor) -> Tensor:
     return weight
 
 
-def _deviation(sigma: float, eps: float) -> float:
+def deviation_floor(sigma: float, eps: float) -> float:
+    """`sqrt(sigma^2 + eps)`: what a token of std >= sigma is divided by, at least.
+
+    Raises
+    ------
+    HypothesisError
+        If `sigma` or `eps` is negative or not finite, or both are 0.
+
+    Examples
+    --------
+    >>> deviation_floor(3.0, 16.0)
+    5.0
+    """
     for name, value in (("sigma", sigma), ("eps", eps)):
         if not (math.isfinite(value) and value >= 0):
             raise HypothesisError(f"{name} must be finite and not negative, got {value!r}")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 import xarray as xr
-from torch import Tensor, nn
+from torch import nn
 
 from vitplast.bounds.attention import (
     HeadNorms,
@@ -17,32 +16,36 @@ from vitplast.bounds.attention import (
     attention_quoted,
     column_heads,
     column_norms,
-    heads,
-    row_norms,
 )
-from vitplast.bounds.layernorm import layernorm_bound, layernorm_coded
+from vitplast.bounds.attention_ball import attention_bound
+from vitplast.bounds.canonical import Canonical
+from vitplast.bounds.canonical import head_norms as form_norms
+from vitplast.bounds.layernorm import layernorm_bound, layernorm_coded, layernorm_constant
 from vitplast.bounds.linear import padded_norm, spectral_norm
+from vitplast.bounds.reading import ReadNorm, read_attention, read_linear, read_norm
 from vitplast.components import COMPONENTS, Part, parts
 from vitplast.errors import NoBoundError, ShapeError
+from vitplast.once import once
 
-#: As the authors' script computes it; the same with heads cut where the forward pass cuts them; what really holds.
-VARIANTS = ("as_coded", "heads_fixed", "valid")
+#: As the authors' script computes it; the same with heads cut where the forward pass cuts them; the paper's forms
+#: where they hold; the sharper ones of Theorems 6 and 12.
+VARIANTS = ("as_coded", "heads_fixed", "valid", "new")
 
 #: One number of the table: convention, variant, and how to compute it.
 Entry = tuple[str, str, Callable[[], float]]
 
 
 def bounds(model: nn.Module, statistics: xr.Dataset, *, coded_radius: float | None = None) -> xr.Dataset:
-    """`bound` with `rate <= bound` ("valid") for every component of every block, next to the authors' numbers.
+    """`bound` with `rate <= bound` ("valid", "new") for every component of every block, next to the authors' numbers.
 
-    ======== ================================== ====================================================
-    part     as_coded, heads_fixed              valid
-    ======== ================================== ====================================================
-    LN1, LN2 largest scale, with sign           largest modulus / sqrt(sigma_min^2 + eps) (Theorem 6)
-    FC1      spectral norm                      the same (Theorem 3)
-    FC2      spectral norm                      common: of the first E columns; in situ: of all
-    MHA      quoted form at the mean radius     `paper_bias` at the largest radius (after Theorem 10)
-    ======== ================================== ====================================================
+    ======== ======================== ================================================ ======================
+    part     as_coded, heads_fixed    valid                                            new
+    ======== ======================== ================================================ ======================
+    LN1, LN2 largest scale, signed    largest modulus / sqrt(sigma_min^2 + eps)        exact (Theorem 6)
+    FC1      spectral norm            the same (Theorem 3)                             the same
+    FC2      spectral norm            common: of the first E columns; in situ: of all  the same
+    MHA      quoted, mean radius      `paper_bias` at the largest radius               stacked (Theorem 12)
+    ======== ======================== ================================================ ======================
 
     The authors' numbers belong to the common convention (their radius is that of the embedding); in situ they are
     NaN. What has no bound is NaN too, with the reason in attribute `no_bound`: JSON, component to reason to layers.
@@ -126,7 +129,7 @@ def head_norms(model: nn.Module) -> xr.Dataset:
         If a block's attention is not timm's plain one; the message says why.
     """
     attention = [p.module for p in parts(model) if p.component == "MHA"]
-    rows, columns = [_row_norms(a) for a in attention], [_column_norms(a) for a in attention]
+    rows, columns = [form_norms(_form(a)) for a in attention], [_column_norms(a) for a in attention]
     where = {"O": "output weight", "V": "value weight", "QK": "score matrix", "qbias": "query bias seen by keys"}
     variables = {}
     for i, (name, words) in enumerate(where.items()):
@@ -152,38 +155,45 @@ def _entries(part: Part, statistics: xr.Dataset, coded_radius: float | None) -> 
 
 def _linear(part: Part, local: xr.Dataset, coded_radius: float | None) -> Iterator[Entry]:
     width = int(local.attrs["width"])
-    whole = _once(lambda: spectral_norm(_linear_weight(part.module)))
+    whole = once(lambda: spectral_norm(read_linear(part.module).weight))
 
     def common() -> float:
-        weight = _linear_weight(part.module)
+        weight = read_linear(part.module).weight
         if part.component == "FC1" and weight.shape[1] == width:
             return whole()
         if part.component == "FC1" or weight.shape[1] < width:
             raise NoBoundError(f"takes {weight.shape[1]} features, so it cannot be fed the embedding of width {width}")
         return padded_norm(weight, width)
 
+    fed = once(common)
     yield "common", "as_coded", whole
     yield "common", "heads_fixed", whole
-    yield "common", "valid", common
-    yield "in_situ", "valid", whole
+    for variant in ("valid", "new"):
+        yield "common", variant, fed
+        yield "in_situ", variant, whole
 
 
 def _layernorm(part: Part, local: xr.Dataset, coded_radius: float | None) -> Iterator[Entry]:
+    def norm() -> ReadNorm:
+        read = read_norm(part.module)
+        if read.kind != "layernorm":
+            raise NoBoundError(f"is a {type(part.module).__name__}; this bound is one of layer normalisation")
+        return read
+
+    def floored(of: Callable[..., float], convention: str) -> Callable[[], float]:
+        return lambda: of(norm().weight, float(local["sigma_min"].sel(convention=convention)), norm().eps)
+
     for variant in ("as_coded", "heads_fixed"):
-        yield "common", variant, lambda: layernorm_coded(_layernorm_weight(part.module))
+        yield "common", variant, lambda: layernorm_coded(norm().weight)
     for convention in ("common", "in_situ"):
-        yield (
-            convention,
-            "valid",
-            lambda c=convention: layernorm_bound(
-                _layernorm_weight(part.module), float(local["sigma_min"].sel(convention=c)), part.module.eps
-            ),
-        )
+        yield convention, "valid", floored(layernorm_bound, convention)
+        yield convention, "new", floored(layernorm_constant, convention)
 
 
 def _attention(part: Part, local: xr.Dataset, coded_radius: float | None) -> Iterator[Entry]:
     tokens = int(local.attrs["tokens"])
-    rows, columns = _once(lambda: _row_norms(part.module)), _once(lambda: _column_norms(part.module))
+    form = once(lambda: _form(part.module))
+    rows, columns = once(lambda: form_norms(form())), once(lambda: _column_norms(part.module))
 
     def coded(norms: Callable[[], HeadNorms]) -> Callable[[], float]:
         def compute() -> float:
@@ -192,80 +202,26 @@ def _attention(part: Part, local: xr.Dataset, coded_radius: float | None) -> Ite
 
         return compute
 
+    def radius(convention: str) -> float:
+        return float(local["radius_max"].sel(convention=convention))
+
     yield "common", "as_coded", coded(columns)
     yield "common", "heads_fixed", coded(rows)
-    for convention in ("common", "in_situ"):
-        yield (
-            convention,
-            "valid",
-            lambda c=convention: attention_paper_bias(
-                rows(), tokens=tokens, radius=float(local["radius_max"].sel(convention=c))
-            ),
-        )
+    for c in ("common", "in_situ"):
+        yield c, "valid", lambda c=c: attention_paper_bias(rows(), tokens=tokens, radius=radius(c))
+        yield c, "new", lambda c=c: attention_bound(form(), tokens=tokens, radius=radius(c))
 
 
-def _is_linear(module: nn.Module) -> bool:
-    # A subclass may add to the weight (adapters); a parametrised layer keeps the forward pass and is welcome.
-    return isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
-
-
-def _linear_weight(module: nn.Module) -> Tensor:
-    if not _is_linear(module):
-        raise NoBoundError(f"is a {type(module).__name__}, not a linear layer")
-    return module.weight
-
-
-def _layernorm_weight(module: nn.Module) -> Tensor:
-    from timm.layers import LayerNorm, LayerNormFp32
-
-    if type(module) not in (nn.LayerNorm, LayerNorm, LayerNormFp32) or len(module.normalized_shape) != 1:
-        raise NoBoundError(f"is a {type(module).__name__}; only layer normalisation over the features has a bound here")
-    if module.weight is None:
-        return torch.ones(module.normalized_shape)
-    return module.weight
-
-
-def _plain(attention: nn.Module) -> nn.Module:
-    from timm.layers import Attention
-
-    if type(attention) is not Attention:
-        raise NoBoundError(f"is a {type(attention).__name__}; a bound is known for timm's plain Attention only")
-    if not all(isinstance(getattr(attention, name), nn.Identity) for name in ("q_norm", "k_norm")):
-        raise NoBoundError("normalises queries and keys (QK-norm), which this bound does not cover")
-    if not isinstance(getattr(attention, "norm", nn.Identity()), nn.Identity):
-        raise NoBoundError("normalises the attention output before the projection, which this bound does not cover")
-    if getattr(attention, "gate", None) is not None:
-        raise NoBoundError("gates its output by a function of the input, so no constant bounds it")
-    for name in ("qkv", "proj"):
-        if not _is_linear(getattr(attention, name)):
-            raise NoBoundError(f"has a {type(getattr(attention, name)).__name__} as {name}, not a linear layer")
-    return attention
-
-
-def _row_norms(attention: nn.Module) -> HeadNorms:
-    attention = _plain(attention)
-    weights = heads(attention.qkv.weight, attention.proj.weight, attention.num_heads)
-    bias = attention.qkv.bias
-    # timm's fused kernel is called without the module's scale and takes 1/sqrt(d) whatever that says.
-    scale = 1 / math.sqrt(weights.query.shape[1]) if attention.fused_attn else attention.scale
-    return row_norms(weights, scale, None if bias is None else bias[: bias.shape[0] // 3])
+def _form(attention: nn.Module) -> Canonical:
+    read = read_attention(attention)
+    if read.fixed_bias:
+        raise NoBoundError("adds a position bias to the scores, for which the paper's form is not proved")
+    return read.form
 
 
 def _column_norms(attention: nn.Module) -> HeadNorms:
-    attention = _plain(attention)
+    _form(attention)
     try:
         return column_norms(column_heads(attention.qkv.weight, attention.proj.weight, attention.num_heads))
-    except ShapeError as error:
+    except (ShapeError, AttributeError) as error:
         raise NoBoundError(f"cannot be cut into columns as the authors' code does: {error}") from error
-
-
-def _once(compute: Callable[[], object]) -> Callable[[], object]:
-    """`compute` with its first result kept."""
-    kept: list[object] = []
-
-    def call() -> object:
-        if not kept:
-            kept.append(compute())
-        return kept[0]
-
-    return call

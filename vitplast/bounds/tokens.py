@@ -71,8 +71,9 @@ def token_statistics(
 
     Returns
     -------
-    Dataset of radius_rms, radius_max, sigma_min, sigma_mean with dims convention, layer, component; attributes
-    tokens, width (of the embedding) and images.
+    Dataset of radius_rms, radius_max, sigma_min, sigma_mean with dims convention, layer, component; centre
+    (convention, layer, feature), the mean token at the input of MHA; attributes tokens, width (of the embedding) and
+    images.
 
     Raises
     ------
@@ -108,6 +109,7 @@ def token_statistics(
         raise HypothesisError("no images were given")
     records = {"common": dict.fromkeys(inputs, embedding), "in_situ": inputs}
     layers = sorted({p.layer for p in layout})
+    centre = np.array([[records[c][layer, "MHA"].centre for layer in layers] for c in conventions])
     summaries = {c: {key: r.summary(include_constant) for key, r in records[c].items()} for c in conventions}
     table = {
         name: (
@@ -117,6 +119,7 @@ def token_statistics(
         )
         for name, long_name in _LONG_NAMES.items()
     }
+    table["centre"] = (("convention", "layer", "feature"), centre, {"units": "1", "long_name": "mean token"})
     return xr.Dataset(
         table,
         coords={
@@ -156,6 +159,7 @@ class _Record:
         std = x.std(dim=-1, correction=0)
         if not self.images:
             self.tokens, self.width, self.first = tokens, width, x[0].clone()
+            self.token_sum = torch.zeros_like(x[0, 0])
             self.same = torch.ones(tokens, dtype=torch.bool, device=x.device)
             self.std_min, self.std_sum = std[0].clone(), torch.zeros_like(std[0])
         elif (tokens, width) != (self.tokens, self.width):
@@ -167,8 +171,14 @@ class _Record:
         self.images += count
         self.radius_sum += float(norms.square().mean(dim=-1).sqrt().sum())
         self.radius_max = max(self.radius_max, float(norms.max()))
+        self.token_sum += x.sum(dim=(0, 1))
         self.std_min = torch.minimum(self.std_min, std.amin(dim=0))
         self.std_sum += std.sum(dim=0)
+
+    @property
+    def centre(self) -> np.ndarray:
+        """The mean of all tokens, (width,)."""
+        return (self.token_sum / (self.images * self.tokens)).cpu().numpy()
 
     def summary(self, include_constant: bool) -> dict[str, float]:
         counted = torch.ones_like(self.same) if include_constant else ~self.same

@@ -30,6 +30,21 @@ COMMANDS = {
         "Bounds of every component: the authors' as coded, with heads cut right, and valid ones.",
         "Example: vitplast bounds vit_small_patch16_224 --random --img-size 224 -o bounds.nc",
     ),
+    "theory": (
+        "theory",
+        "Every bound, prediction and measured value of a model on pairs of images.",
+        "Example: vitplast theory vit_small_patch14_dinov2.packaged --target mnist5k -o theory.nc",
+    ),
+    "gradients": (
+        "gradients",
+        "Gradient norms of the components, and rescalings that leave the function of the model.",
+        "Example: vitplast gradients vit_small_patch14_dinov2.packaged --target mnist5k -o gradients.nc",
+    ),
+    "search": (
+        "search",
+        "Search for counterexamples to the bounds.",
+        "Example: vitplast search --case linear --starts 8 --steps 150",
+    ),
     "finetune": (
         "finetune",
         "Finetune one configuration and report accuracy, gradient norms and checks.",
@@ -80,7 +95,7 @@ def _compute(kind: str, output: Path | None, as_json: bool, options: dict[str, A
     from vitplast.progress import bar
 
     for key, run in runs.items():
-        with bar(f"{kind} {run.get('target', run.get('dataset', ''))}") as progress:
+        with bar(f"{kind} {next((run[n] for n in ('target', 'dataset', 'case') if n in run), '')}") as progress:
             dataset = units.compute(kind, run, progress)
         if output is None:
             print_table(units.summary(kind, dataset), as_json)
@@ -94,15 +109,18 @@ def _command(kind: str) -> Any:
     """A function whose signature is the parameters of the notebook `kind`, each with typer's option."""
     cls = parameters.KINDS[kind]
     single = {**cls.swept, "conventions": "convention"}
-    signature = [
-        inspect.Parameter(
-            "model",
-            inspect.Parameter.POSITIONAL_OR_KEYWORD,
-            annotation=Annotated[str, typer.Argument(help="A timm name or the packaged model.")],
+    of_model = issubclass(cls, parameters.ModelParameters)
+    signature = []
+    if of_model:
+        signature.append(
+            inspect.Parameter(
+                "model",
+                inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                annotation=Annotated[str, typer.Argument(help="A timm name or the packaged model.")],
+            )
         )
-    ]
     for f in dataclasses.fields(cls):
-        if f.name in ("model", "store", "profile"):
+        if f.name in ("model", "store", "profile", "table"):
             continue
         option = single.get(f.name, f.name)
         base: Any = {"str": str, "int": int, "float": float, "bool": bool}.get(str(f.type))
@@ -120,8 +138,9 @@ def _command(kind: str) -> Any:
                 annotation=Annotated[base, typer.Option(help=text)],
             )
         )
+    random = (bool, False, typer.Option("--random", help="Random weights, the same as --weights random."))
     extra = {
-        "random": (bool, False, typer.Option("--random", help="Random weights, the same as --weights random.")),
+        **({"random": random} if of_model else {}),
         "output": (Path | None, None, typer.Option("-o", "--output", help="netCDF file (or folder) to write.")),
         "as_json": (bool, False, typer.Option("--json", help="Print JSON instead of a table.")),
     }

@@ -55,7 +55,8 @@ def attributes(kind: str, run: dict[str, Any], profile: str = "") -> dict[str, s
     ]
     return {
         "title": schema_of(kind).title,
-        "source": f"vitplast {__version__}, {kind} of {shown.get('model', '')} on {', '.join(sets)}",
+        "source": f"vitplast {__version__}, {kind} of {shown.get('model') or shown.get('case', '')}"
+        + (f" on {', '.join(sets)}" if sets else ""),
         "history": f"{now} made by vitplast {__version__}",
         "references": REFERENCES,
         "Conventions": "CF-1.11, ACDD-1.3",

@@ -12,8 +12,11 @@ import pandas as pd
 from vitplast.errors import UnknownNameError
 from vitplast.results.tables.bounds import BOUNDS
 from vitplast.results.tables.finetune import FINETUNE
+from vitplast.results.tables.gradients import GRADIENTS
 from vitplast.results.tables.plasticity import PLASTICITY
 from vitplast.results.tables.probe import PROBE
+from vitplast.results.tables.search import SEARCH
+from vitplast.results.tables.theory import THEORY
 from vitplast.results.tables.variable import Schema, Variable
 
 __all__ = ["ATTRIBUTES", "SCHEMAS", "Schema", "Variable", "dictionary", "schema_of"]
@@ -27,7 +30,7 @@ ATTRIBUTES = {
     "Conventions": "metadata conventions followed",
     "vitplast_schema": "version of these tables",
     "vitplast_version": "version of the package",
-    "kind": "plasticity, bounds, finetune or probe",
+    "kind": "what the result holds, the name of its notebook",
     "run_key": "hash of the parameters that decide the numbers",
     "params_json": "all parameters of the run",
     "profile": "profile that asked for the run, or empty",
@@ -48,7 +51,15 @@ ATTRIBUTES = {
 }
 
 #: Kind of result to its tables.
-SCHEMAS = {"plasticity": PLASTICITY, "bounds": BOUNDS, "finetune": FINETUNE, "probe": PROBE}
+SCHEMAS = {
+    "plasticity": PLASTICITY,
+    "bounds": BOUNDS,
+    "theory": THEORY,
+    "gradients": GRADIENTS,
+    "search": SEARCH,
+    "finetune": FINETUNE,
+    "probe": PROBE,
+}
 
 
 def schema_of(kind: str) -> Schema:

@@ -14,7 +14,15 @@ from vitplast.runs.plan import Profile
 from vitplast.runs.unit import Unit
 
 #: Kind to seconds per image (see `Unit.work`) with the packaged model at 56 pixels on two cores of another machine.
-FOREIGN_PACE = {"plasticity": 0.12, "bounds": 0.14, "finetune": 0.016, "probe": 0.034}
+FOREIGN_PACE = {
+    "plasticity": 0.12,
+    "bounds": 0.14,
+    "theory": 0.6,
+    "gradients": 2.0,
+    "search": 20.0,
+    "finetune": 0.016,
+    "probe": 0.034,
+}
 FOREIGN = "estimate from another machine"
 
 

@@ -40,9 +40,9 @@ class Unit:
     def label(self) -> str:
         """A name for people and for files: what is run, then the start of the key."""
         p = self.parameters.to_dict()
-        names = ("dataset", "targets", "components", "lrs", "seeds")
+        names = ("dataset", "targets", "cases", "components", "lrs", "seeds")
         parts = ["+".join(map(str, p[n])) if isinstance(p[n], list) else str(p[n]) for n in names if n in p]
-        parts += ["random"] if p["weights"] == "random" else []
+        parts += ["random"] if p.get("weights") == "random" else []
         text = re.sub(r"[^A-Za-z0-9.+]+", "-", "-".join([self.kind, *parts])).strip("-.")
         return f"{text[:80]}-{self.key[:8]}"
 
@@ -54,6 +54,8 @@ class Unit:
             seen = 3 * p["steps"] * p["batch_size"] + p["evaluations"] * p["validation_images"] + p["test_images"]
         elif self.kind == "probe":
             seen = (p["train_images"] or 2000) + (p["test_images"] or 1000)
+        elif self.kind == "search":
+            seen = p["starts"] * p["steps"] / 1200
         else:
             seen = 2 * p["pairs"]
         return float(seen * len(self.runs))

@@ -9,7 +9,7 @@ BOUNDS = Schema(
     coords={
         "convention": CONVENTION,
         "variant": Variable(
-            ("variant",), "str", "1", "how the bound is computed", choices=("as_coded", "heads_fixed", "valid")
+            ("variant",), "str", "1", "how the bound is computed", choices=("as_coded", "heads_fixed", "valid", "new")
         ),
         "layer": LAYER,
         "component": COMPONENT,

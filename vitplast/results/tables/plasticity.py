@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vitplast.parameters import DESIGNS
+from vitplast.pairs import DESIGNS
 from vitplast.results.tables.variable import COMPONENT, CONVENTION, LAYER, PARTS, Schema, Variable
 
 PLASTICITY = Schema(

@@ -1,0 +1,117 @@
+"""Parameters of the notebooks that measure on pairs of images: plasticity, bounds, theory and gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from vitplast import images
+from vitplast.errors import InputError
+from vitplast.fields import unique
+from vitplast.pairs import DESIGNS, pair_indices
+from vitplast.parameters.base import CONVENTIONS, PRECISIONS, ModelParameters, option
+
+
+@dataclass(frozen=True)
+class PlasticityParameters(ModelParameters):
+    """Parameters of `notebooks/plasticity.ipynb`."""
+
+    kind: ClassVar[str] = "plasticity"
+    swept: ClassVar[dict[str, str]] = {"targets": "target"}
+
+    source: str = option("photos", "image set of the pretraining side, x")
+    targets: list = option(["mnist5k"], "image sets of the downstream side, y; one result each")
+    pairs: int = option(64, "pairs (disjoint, cycled) or images per side (crossed)", low=2)
+    conventions: list = option(["common", "in_situ"], "input conventions: common, in_situ", each=CONVENTIONS)
+    design: str = option("disjoint", "disjoint, crossed or cycled (Definition 3)", choices=DESIGNS)
+    precision: str = option("float32", "of the forward pass: float32, bfloat16 or float16", choices=PRECISIONS)
+    batch_size: int = option(16, "images in the model at a time, both sides together", low=1, key=False)
+    seed: int = option(0, "seed of the choice of images", low=0)
+
+    def check(self) -> None:
+        super().check()
+        self._set("conventions", [c for c in CONVENTIONS if c in self.conventions])
+        _check_sides(self)
+
+
+@dataclass(frozen=True)
+class BoundsParameters(ModelParameters):
+    """Parameters of `notebooks/bounds.ipynb`."""
+
+    kind: ClassVar[str] = "bounds"
+    swept: ClassVar[dict[str, str]] = {"targets": "target"}
+
+    source: str = option("photos", "image set of the pretraining side, x")
+    targets: list = option(["mnist5k"], "image sets of the downstream side, y; one result each")
+    pairs: int = option(64, "images per side whose token norms and deviations enter the bounds", low=2)
+    design: str = option("disjoint", "disjoint, crossed or cycled: as in the measurement to compare", choices=DESIGNS)
+    batch_size: int = option(16, "images at a time", low=1, key=False)
+    seed: int = option(0, "seed of the choice of images", low=0)
+
+    def check(self) -> None:
+        super().check()
+        _check_sides(self)
+
+
+@dataclass(frozen=True)
+class TheoryParameters(ModelParameters):
+    """Parameters of `notebooks/theory.ipynb`."""
+
+    kind: ClassVar[str] = "theory"
+    swept: ClassVar[dict[str, str]] = {"targets": "target"}
+
+    source: str = option("photos", "image set of the pretraining side, x")
+    targets: list = option(["mnist5k"], "image sets of the downstream side, y; one result each")
+    pairs: int = option(64, "pairs (disjoint, cycled) or images per side (crossed)", low=2)
+    conventions: list = option(["common", "in_situ"], "input conventions: common, in_situ", each=CONVENTIONS)
+    design: str = option("disjoint", "disjoint, crossed or cycled (Definition 3)", choices=DESIGNS)
+    local_pairs: int = option(2, "pairs between which Jacobian norms are taken; 0: none", low=0)
+    local_points: int = option(3, "points on the segment of each of these pairs", low=2)
+    precision: str = option("float32", "of the forward pass: float32, bfloat16 or float16", choices=PRECISIONS)
+    batch_size: int = option(16, "images in the model at a time, both sides together", low=1, key=False)
+    seed: int = option(0, "seed of the choice of images", low=0)
+
+    def check(self) -> None:
+        super().check()
+        self._set("conventions", [c for c in CONVENTIONS if c in self.conventions])
+        _check_sides(self)
+
+
+@dataclass(frozen=True)
+class GradientsParameters(ModelParameters):
+    """Parameters of `notebooks/gradients.ipynb`."""
+
+    kind: ClassVar[str] = "gradients"
+    swept: ClassVar[dict[str, str]] = {"targets": "target"}
+
+    source: str = option("photos", "image set of the pretraining side, x")
+    targets: list = option(["mnist5k"], "image sets of the downstream side, y, with labels; one result each")
+    pairs: int = option(16, "pairs on which plasticity is measured, each image used once", low=2)
+    images: int = option(4, "target images whose gradients are taken, one at a time", low=1)
+    factors: list = option(
+        [0.25, 1.0, 4.0], "rescalings c of Proposition 18; 1 is the model as it is", low=0.0, of=float
+    )
+    seed: int = option(0, "seed of the choice of images", low=0)
+
+    def check(self) -> None:
+        super().check()
+        _check_sides(self)
+        if min(self.factors) <= 0 or 1.0 not in self.factors:
+            raise InputError(f"factors must be above 0 and hold 1, got {self.factors!r}")
+        if self.images > self.pairs:
+            raise InputError(f"images must be at most pairs, {self.pairs}, got {self.images}")
+        self._set("factors", sorted(self.factors))
+
+
+def _check_sides(p: Any) -> None:
+    """Refuses sides without their split or, as far as their sizes are stated, with too few images for the pairs."""
+    p._set("source", images.check_splits(p.source, "source"))
+    p._set("targets", unique("targets", [images.check_splits(t, "test") for t in p.targets]))
+    source = images.sizes(p.source)
+    for name in p.targets:
+        target = images.sizes(name)
+        if source and target:
+            try:
+                pair_indices(source["source"], target["test"], p.pairs, getattr(p, "design", "disjoint"))
+            except InputError as error:
+                raise InputError(f"{p.source} and {name}: {error}") from None

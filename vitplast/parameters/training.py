@@ -1,0 +1,77 @@
+"""Parameters of the notebooks that train: finetune and probe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from vitplast import images
+from vitplast.components import parse_components
+from vitplast.errors import InputError
+from vitplast.parameters.base import PRECISIONS, ModelParameters, option
+from vitplast.training.rules import check_combination
+
+
+@dataclass(frozen=True)
+class FinetuneParameters(ModelParameters):
+    """Parameters of `notebooks/finetune.ipynb`."""
+
+    kind: ClassVar[str] = "finetune"
+    swept: ClassVar[dict[str, str]] = {"seeds": "seed", "lrs": "lr"}
+
+    dataset: str = option("mnist5k", "downstream image set")
+    components: str = option("MHA", "all, emb, LN1, MHA, LN2, FC1, FC2, head, or a combination as MHA+FC1")
+    lrs: list = option([0.03], "peak learning rates, one result each", low=0.0, of=float)
+    seeds: list = option([0], "seeds of split, order and head, one result each", low=0, of=int)
+    optimizer: str = option("sgd", "sgd or adamw", choices=("sgd", "adamw"))
+    momentum: float = option(0.9, "of SGD", low=0.0, high=1.0)
+    weight_decay: float = option(0.0, "of SGD or AdamW", low=0.0)
+    steps: int = option(50, "optimizer steps", low=1)
+    batch_size: int = option(32, "images per optimizer step", low=1)
+    accumulation: int = option(1, "micro-batches per optimizer step", low=1)
+    warmup: int = option(5, "steps of linear warm-up from 0", low=0)
+    schedule: str = option("cosine", "after the warm-up: cosine (to 0) or constant", choices=("cosine", "constant"))
+    clip: float = option(1.0, "largest gradient norm; 0: no clipping", low=0.0)
+    clipping: str = option(
+        "joint", "joint (as the authors) or separate (head and final norm apart)", choices=("joint", "separate")
+    )
+    precision: str = option(
+        "auto", "auto (what this hardware is fast in), float32, bfloat16 or float16", choices=("auto", *PRECISIONS)
+    )
+    augment: str = option("none", "none or paper (random resized crop and flip)", choices=("none", "paper"))
+    head_init: str = option(
+        "zero", "new head: zero or default (PyTorch's, as the authors)", choices=("zero", "default")
+    )
+    train_head: bool = option(True, "train the head in every configuration, as the authors")
+    train_norm: bool = option(True, "train the final norm in every configuration, as the authors")
+    evaluations: int = option(2, "validation points, the last at the last step", low=1)
+    train_images: int = option(0, "training images used, 0 for all", low=0)
+    validation_images: int = option(200, "validation images used, 0 for all", low=0)
+    test_images: int = option(500, "test images used, 0 for all", low=0)
+
+    def check(self) -> None:
+        super().check()
+        self._set("dataset", images.check_splits(self.dataset, "train", "validation", "test"))
+        self._set("components", "+".join(parse_components(self.components)))
+        if min(self.lrs) <= 0:
+            raise InputError(f"learning rates must be above 0, got {self.lrs!r}")
+        check_combination(self)
+
+
+@dataclass(frozen=True)
+class ProbeParameters(ModelParameters):
+    """Parameters of `notebooks/probe.ipynb`."""
+
+    kind: ClassVar[str] = "probe"
+    swept: ClassVar[dict[str, str]] = {"seeds": "seed"}
+
+    dataset: str = option("mnist5k", "downstream image set")
+    seeds: list = option([0], "seeds of the split, one result each", low=0, of=int)
+    features: str = option("mean", "mean over tokens, cls, or both", choices=("mean", "cls", "both"))
+    batch_size: int = option(64, "images at a time", low=1, key=False)
+    train_images: int = option(0, "training images used, 0 for all", low=0)
+    test_images: int = option(0, "test images used, 0 for all", low=0)
+
+    def check(self) -> None:
+        super().check()
+        self._set("dataset", images.check_splits(self.dataset, "train", "test"))

@@ -1,0 +1,11 @@
+"""Changes of the parameters that leave the network's function as it is, and what they do to plasticity and gradients.
+
+`change` makes them (Prop. 18) and checks that the function stays; `orbit` follows plasticity and gradient norms along
+them; `survey` does so for all kinds, as one dataset.
+"""
+
+from vitplast.rescale.change import KINDS, moved_parts, rescale, verify_same_function
+from vitplast.rescale.orbit import BRANCHES, orbit
+from vitplast.rescale.survey import gradients_survey
+
+__all__ = ["BRANCHES", "KINDS", "gradients_survey", "moved_parts", "orbit", "rescale", "verify_same_function"]

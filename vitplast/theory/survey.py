@@ -1,0 +1,249 @@
+"""One call for a model and two image sets: every bound, every prediction and every measured value."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor, nn
+
+from vitplast.bounds.canonical import Canonical
+from vitplast.bounds.tokens import token_statistics
+from vitplast.components import parts
+from vitplast.errors import NoBoundError
+from vitplast.measure import measure
+from vitplast.measure.sides import Side
+from vitplast.pairs import pair_indices
+from vitplast.statements import BOUNDS, LAWS, MAPS
+from vitplast.theory.forecasts import forecasts
+from vitplast.theory.limits import Block, limits
+from vitplast.theory.locally import local_norms
+from vitplast.theory.rates import mapped_rates
+from vitplast.theory.walk import Walk, walk
+
+#: Statements that bound the mean rate, not that of every pair.
+OF_THE_MEAN = ("T6_pair",)
+_MEASURED = ("measured_mean", "measured_rms", "measured_max", "measured_test")
+_LOCAL = ("local_norm", "local_mean", "local_bound")
+#: Statistic of the tokens to the components whose bounds take it.
+_TAKEN = {
+    "radius_max": ("MHA",),
+    "radius_rms": ("MHA",),
+    "sigma_min": ("LN1", "LN2"),
+}
+
+Progress = Callable[[int, int], None]
+
+
+def survey(
+    model: Any,
+    source: Any,
+    target: Any,
+    *,
+    source_name: str = "source",
+    target_name: str = "target",
+    source_index: np.ndarray | None = None,
+    target_index: np.ndarray | None = None,
+    pairs: int | None = None,
+    design: str = "disjoint",
+    conventions: Sequence[str] = ("common", "in_situ"),
+    local_pairs: int = 2,
+    local_points: int = 3,
+    batch_size: int = 16,
+    precision: str = "float32",
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> xr.Dataset:
+    """`tightness = max rho / bound`, and all that it is made of, for every part of every block (Theorems 1 to 14).
+
+    Rates are measured on all pairs. Radius and deviation are taken over all tokens of both sides, so every bound
+    holds for every pair measured. Predictions see the even pairs only, and are to be compared with the mean over the
+    odd ones (`measured_test`).
+
+    Parameters
+    ----------
+    model : nn.Module or LoadedModel
+        A plain timm vision transformer in evaluation mode.
+    source, target : Tensor or split
+        As in `vitplast.measure.measure`, as are source_index, target_index, pairs, design, precision and seed.
+    conventions
+        Which of "common" and "in_situ".
+    local_pairs, local_points
+        Pairs between which `||J||_2` is taken by power iteration, and points on each segment; 0 pairs: not at all.
+    batch_size
+        Images in the model at a time.
+    progress
+        Called with the images seen and their number, over all passes.
+
+    Returns
+    -------
+    Dataset of kind "theory": bound, tightness (statement, convention, layer, component), prediction (law, ...),
+    measured_mean, measured_rms, measured_max, measured_test, local_norm, local_mean, local_bound, norms and
+    deviations of the tokens (convention, layer, component), entropy (convention, layer). NaN where nothing applies;
+    why a bound is missing stands in the attribute no_bound.
+
+    Raises
+    ------
+    InputError, ModeError, HypothesisError
+        As `measure` and `token_statistics`.
+    LayoutError
+        If the blocks are not laid out as a plain vision transformer's.
+    """
+    network, prepare = (model, None) if isinstance(model, nn.Module) else (model.model, model.prepare)
+    parts(network)
+    x, y = Side("source", source, network, prepare), Side("target", target, network, prepare)
+    if source_index is None or target_index is None:
+        source_index, target_index = pair_indices(len(x), len(y), pairs, design, seed)
+    count = len(source_index)
+    passes = _passes(4, count, progress)
+    measured = measure(
+        model, source, target, conventions=conventions, design=design, source_index=source_index,
+        target_index=target_index, batch_size=batch_size, precision=precision, seed=seed, progress=next(passes),
+        source_name=source_name, target_name=target_name,
+    )  # fmt: skip
+    batches = (_batches(side, index, batch_size) for side, index in ((x, source_index), (y, target_index)))
+    statistics = token_statistics(network, list(batches), conventions=conventions, progress=next(passes))
+    blocks = _blocks(network, statistics)
+    forms = _forms(blocks)
+    found = walk(
+        network, x, y, source_index, target_index, forms, _eps(blocks), _centres(statistics),
+        keep=local_pairs, batch_size=batch_size, progress=next(passes),
+    )  # fmt: skip
+    rates = mapped_rates(measured)
+    table, last = _Table(list(conventions), list(blocks)), next(passes)
+    for layer, block in blocks.items():
+        for entry in limits(block, layer, statistics, found):
+            table.compute("bound", layer, *entry)
+        for entry in forecasts(block, layer, rates, found):
+            table.compute("prediction", layer, *entry)
+        if local_pairs:
+            for name, *place, value in local_norms(
+                block.module, layer, forms.get(layer), found, conventions, points=local_points
+            ):
+                table.put(name, layer, *place, value)
+        last(layer + 1, len(blocks))
+    ds = table.dataset(rates, statistics, found)
+    ds.attrs = {
+        **{k: measured.attrs[k] for k in ("design", "precision", "source", "target")},
+        "pairs": int(measured.sizes["pair"]),
+        "local_pairs": int(local_pairs),
+        "local_points": int(local_points),
+        "no_bound": json.dumps(table.reasons, sort_keys=True),
+    }
+    return ds
+
+
+class _Table:
+    """Arrays of all variables, filled one number at a time."""
+
+    def __init__(self, conventions: list[str], layers: list[int]) -> None:
+        place = {"convention": conventions, "layer": layers, "component": list(MAPS)}
+        self.places = {
+            "bound": {"statement": list(BOUNDS), **place},
+            "prediction": {"law": list(LAWS), **place},
+            **dict.fromkeys(_LOCAL, place),
+        }
+        self.values = {n: np.full([len(v) for v in p.values()], np.nan) for n, p in self.places.items()}
+        self.reasons: dict[str, dict[str, list[int]]] = {}
+
+    def put(self, name: str, layer: int, *rest: Any) -> None:
+        """`rest`: statement or law if the variable has one, convention, component, value."""
+        *labels, value = rest
+        labels.insert(len(labels) - 1, layer)
+        where = zip(self.places[name].values(), labels, strict=True)
+        self.values[name][tuple(known.index(label) for known, label in where)] = value
+
+    def compute(self, name: str, layer: int, label: str, convention: str, component: str, get: Callable) -> None:
+        """Puts `get()`; where nothing is known the reason is kept, once a layer."""
+        try:
+            self.put(name, layer, label, convention, component, get())
+        except NoBoundError as error:
+            layers = self.reasons.setdefault(component, {}).setdefault(str(error), [])
+            if layer not in layers:
+                layers.append(layer)
+
+    def dataset(self, rates: xr.DataArray, statistics: xr.Dataset, found: Walk) -> xr.Dataset:
+        ds = xr.Dataset(
+            {n: (tuple(self.places[n]), v) for n, v in self.values.items()},
+            coords={**self.places["bound"], "law": list(LAWS)},
+        )
+        ds["measured_mean"], ds["measured_max"] = rates.mean("pair"), rates.max("pair")
+        ds["measured_rms"] = np.sqrt((rates**2).mean("pair"))
+        ds["measured_test"] = rates[..., 1::2].mean("pair")
+        over = ds["measured_max"].expand_dims(statement=ds["statement"])
+        over = xr.where(ds["statement"].isin(OF_THE_MEAN), ds["measured_mean"], over)
+        ds["tightness"] = (over / ds["bound"].where(ds["bound"] > 0)).transpose(*ds["bound"].dims)
+        for name, components in _TAKEN.items():
+            taken = statistics[name].where(statistics["component"].isin(components))
+            ds[name] = taken.reindex(component=list(MAPS)).transpose(*ds["measured_mean"].dims)
+        attention = ds["component"] == "MHA"
+        keys = [(c, int(layer)) for c in ds["convention"].values.tolist() for layer in ds["layer"].values]
+        shape = (ds.sizes["convention"], ds.sizes["layer"])
+        ds["entropy"] = (("convention", "layer"), np.reshape([found.mean("entropy", k) for k in keys], shape))
+        reach = [found.reach[c, 0 if c == "common" else layer] for c, layer in keys]
+        ds["radius_centred"] = (("convention", "layer"), np.reshape(reach, shape))
+        ds["radius_centred"] = ds["radius_centred"].where(attention).transpose(*ds["measured_mean"].dims)
+        squares = [[found.mean("square", (*k, m)) for m in MAPS] for k in keys]
+        ds["sigma_rms"] = (ds["measured_mean"].dims, np.sqrt(np.reshape(squares, (*shape, len(MAPS)))))
+        return ds
+
+
+def _blocks(network: nn.Module, statistics: xr.Dataset) -> dict[int, Block]:
+    width, tokens = int(statistics.attrs["width"]), int(statistics.attrs["tokens"])
+    return {layer: Block(module, width, tokens) for layer, module in enumerate(network.blocks)}
+
+
+def _forms(blocks: dict[int, Block]) -> dict[int, Canonical]:
+    """Layer to its attention in canonical form, where that has one without fixed biases."""
+    forms = {}
+    for layer, block in blocks.items():
+        try:
+            read = block.attention()
+        except NoBoundError:
+            continue
+        if not read.fixed_bias:
+            forms[layer] = read.form
+    return forms
+
+
+def _eps(blocks: dict[int, Block]) -> dict[tuple[int, str], float]:
+    found = {}
+    for layer, block in blocks.items():
+        for component in ("LN1", "LN2"):
+            try:
+                found[layer, component] = block.norm(component).eps
+            except NoBoundError:
+                continue
+    return found
+
+
+def _centres(statistics: xr.Dataset) -> dict[tuple[str, int], Tensor]:
+    """The mean token at the input of MHA; any point would do (Theorem 10)."""
+    found = {}
+    for convention in statistics["convention"].values.tolist():
+        for layer in [0] if convention == "common" else statistics["layer"].values.tolist():
+            found[convention, layer] = torch.from_numpy(
+                statistics["centre"].sel(convention=convention, layer=layer).values
+            )
+    return found
+
+
+def _batches(side: Side, index: np.ndarray, batch_size: int) -> Iterator[Tensor]:
+    unique = np.unique(index)
+    for start in range(0, len(unique), batch_size):
+        yield side(unique[start : start + batch_size])
+
+
+def _passes(number: int, size: int, report: Progress | None) -> Iterator[Progress]:
+    """Progress of each pass, as a share of all of them."""
+    for k in range(number):
+
+        def note(done: int, total: int, k: int = k) -> None:
+            if report is not None:
+                report(k * size + size * done // max(1, total), number * size)
+
+        yield note

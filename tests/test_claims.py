@@ -83,7 +83,7 @@ def test_claims_about_finetuning_are_not_run_whatever_is_given():
 # ---- C1 -------------------------------------------------------------------------------------------------------------
 
 
-def test_c1_cannot_be_decided_before_the_new_bound_is_there():
+def test_c1_cannot_be_decided_without_the_new_bound():
     row = verdict("C1", bounds=limits({"valid": CLAIMED}))
     assert row["verdict"] == "INCONCLUSIVE"
     assert "new" in row["statistic"]
@@ -272,3 +272,56 @@ def test_rates_that_are_not_finite_are_refused():
     measured["rate"][0, 0, 0, 0] = np.nan
     with pytest.raises(HypothesisError, match="not finite"):
         verdicts(measured)
+
+
+# ---- C3b and C9 ------------------------------------------------------------------------------------------------------
+
+
+def theory(predicted, bounded, conventions=("common", "in_situ")):
+    """Measured rates of 1, predictions and bounds of the given factors above them."""
+    shape, dims = (len(conventions), LAYERS, len(COMPONENTS)), ("convention", "layer", "component")
+    laws, statements = ["P7", "T4_second_moment"], ["T3", "T6"]
+    return xr.Dataset(
+        {
+            "measured_test": (dims, np.ones(shape)),
+            "prediction": (("law", *dims), np.full((2, *shape), predicted)),
+            "bound": (("statement", *dims), np.full((2, *shape), bounded)),
+        },
+        coords={
+            "convention": list(conventions),
+            "layer": np.arange(LAYERS),
+            "component": list(COMPONENTS),
+            "law": laws,
+            "statement": statements,
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("predicted", "bounded", "expected"),
+    [(1.1, 3.0, "PASS"), (0.9, 3.0, "PASS"), (1.5, 3.0, "INCONCLUSIVE"), (0.2, 3.0, "FAIL"), (1.2, 1.1, "FAIL")],
+)
+def test_c3b(predicted, bounded, expected):
+    row = verdict("C3b", theory=theory(predicted, bounded))
+    assert row["verdict"] == expected
+    assert row["number"] == pytest.approx(abs(np.log(predicted)))
+    assert f"{np.log(bounded):.3f} for the bounds" in row["statistic"]
+
+
+def test_c3b_without_any_prediction_is_inconclusive():
+    row = verdict("C3b", theory=theory(np.nan, 3.0))
+    assert row["verdict"] == "INCONCLUSIVE"
+    assert "no block" in row["statistic"]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "key_bias", "expected"), [(0.5, 0.0, "PASS"), (1.1, 0.0, "FAIL"), (0.5, 0.1, "FAIL")]
+)
+def test_c9(ratio, key_bias, expected):
+    ds = xr.Dataset(
+        {"ratio": (("component", "part"), [[ratio]]), "key_bias": ("layer", [key_bias])},
+        coords={"component": ["FC1"], "part": ["weight"]},
+    )
+    row = verdict("C9", gradients=ds)
+    assert row["verdict"] == expected
+    assert row["number"] == ratio

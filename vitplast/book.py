@@ -21,7 +21,7 @@ from vitplast.errors import VitplastError
 from vitplast.results.provenance import git_state
 from vitplast.runs import project_root, runlog, store_folder
 
-KINDS = ("plasticity", "bounds", "probe", "finetune")
+KINDS = ("plasticity", "bounds", "theory", "gradients", "probe", "finetune")
 
 
 def profile() -> str:
@@ -53,6 +53,29 @@ def open_results(kind: str) -> xr.Dataset:
     return results.read(gathered_path(kind))
 
 
+def open_search() -> xr.Dataset:
+    """The search for counterexamples, one row a formula: along `case`, as `vitplast.search.table_of` makes it.
+
+    The profile's own where it has one, else the long one that is kept in `data/search/`.
+    """
+    own = [*_places(), project_root() / "data" / "search"]
+    path = next((f / "search.nc" for f in own if (f / "search.nc").is_file()), None)
+    if path is None:
+        raise VitplastError("no results of the search; make them with: make search")
+    gathered = results.read(path)
+    rows = []
+    for one in results.singles(gathered):
+        row = one.reset_coords().rename(formula="case")
+        row["formula"] = row["case"].astype(str)
+        name = json.loads(one.attrs["params_json"])["case"]
+        row["case"] = [f"{name}: {formula}" for formula in row["case"].values.tolist()]
+        scalars = [n for n in row.data_vars if not row[n].dims]
+        rows.append(row.assign({n: ("case", [row[n].item()] * row.sizes["case"]) for n in scalars}))
+    table = xr.concat(rows, "case", combine_attrs="drop_conflicts")
+    names = ("id", "statement", "setting", "formula")
+    return table.set_coords(names).assign_attrs({k: v for k, v in gathered.attrs.items() if k not in table.attrs})
+
+
 def runs_of(gathered: xr.Dataset) -> list[tuple[dict[str, Any], xr.Dataset]]:
     """The single runs, as they were before gathering, each with its parameters."""
     return [(json.loads(one.attrs["params_json"]), one) for one in results.singles(gathered)]
@@ -77,7 +100,7 @@ def provenance(gathered: xr.Dataset, notebook: str) -> Any:
     from IPython.display import Markdown
 
     facts = facts_of(gathered)
-    lines = [f"**Made by** [{notebook}](../notebooks/{notebook}.ipynb), profile `{profile()}`"]
+    lines = [f"**Made by** {{doc}}`{notebook} </notebooks/{notebook}>`, profile `{profile()}`"]
     lines += [f"{name}: {value}" for name, value in facts.items()]
     return Markdown("\n\n".join(lines))
 

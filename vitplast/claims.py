@@ -16,7 +16,8 @@ import pandas as pd
 import xarray as xr
 
 from vitplast.errors import HypothesisError, InputError
-from vitplast.rules import Verdict, bound_order, bound_ranking, bounds_hold, measured_ranking
+from vitplast.gradients import gradient_rule
+from vitplast.rules import Verdict, bound_order, bound_ranking, bounds_hold, measured_ranking, predictions_closer
 
 #: Parameters of a run that say which model it belongs to, and which images.
 MODEL_NAMES = ("model", "weights", "img_size", "normalization", "init_seed")
@@ -67,7 +68,7 @@ CLAIMS = (
         "Second-moment and layer norm predictions come closer than the bounds.",
         "PASS: median |log(measured/predicted)| <= 0.25 and smaller than for the bound. FAIL: larger than for the "
         "bound.",
-        "plasticity, predictions (Theorem 4, Proposition 7)",
+        "theory",
         _ANY,
     ),
     Claim(
@@ -111,7 +112,7 @@ CLAIMS = (
         "C9",
         "The gradient inequalities hold.",
         "PASS: no ratio of Proposition 17 above 1 + 1e-6. FAIL: one is.",
-        "gradients per component",
+        "gradients",
         _ANY,
     ),
     Claim(
@@ -125,7 +126,14 @@ CLAIMS = (
 
 
 def verdicts(
-    plasticity: Results = None, bounds: Results = None, finetune: Results = None, *, draws: int = 2000, seed: int = 0
+    plasticity: Results = None,
+    bounds: Results = None,
+    finetune: Results = None,
+    theory: Results = None,
+    gradients: Results = None,
+    *,
+    draws: int = 2000,
+    seed: int = 0,
 ) -> pd.DataFrame:
     """One row a claim: id, claim, verdict, statistic (words), number, needs, scope.
 
@@ -137,6 +145,8 @@ def verdicts(
         are known) and, for two dicts, their keys.
     finetune
         Not used yet: C4 to C7 and C10 are NOT RUN.
+    theory, gradients
+        Results of these kinds, in the same forms.
     draws, seed
         Bootstrap samples of C2 and the seed of their generator.
 
@@ -148,9 +158,10 @@ def verdicts(
         If the runs are of several models, or it is not clear which bounds belong to a measurement.
     """
     rates = {key: _clean(ds) for key, ds in _runs(plasticity).items()}
-    limits = _runs(bounds)
+    limits, stated, slopes = _runs(bounds), _runs(theory), _runs(gradients)
+    everything = [ds for runs in (rates, limits, stated, slopes) for ds in runs.values()]
     for name in MODEL_NAMES:
-        values = {str(_labels(ds).get(name, "")) for ds in (*rates.values(), *limits.values())} - {""}
+        values = {str(_labels(ds).get(name, "")) for ds in everything} - {""}
         if len(values) > 1:
             raise InputError(f"verdicts are for one model at a time, got {name} = {', '.join(sorted(values))}")
     both_rates, both_limits = _matched(plasticity, bounds, rates, limits)
@@ -162,9 +173,13 @@ def verdicts(
     if rates and limits:
         decided["C3"] = bound_order(both_rates, both_limits)
         decided["C8"] = bounds_hold(both_rates, both_limits)
+    if stated:
+        decided["C3b"] = predictions_closer(stated)
+    if slopes:
+        decided["C9"] = gradient_rule(slopes)
     rows = []
     for claim in CLAIMS:
-        ready = "" if claim.id in ("C1", "C2", "C3", "C8") else "; its rule is not part of this version"
+        ready = "" if claim.id in ("C1", "C2", "C3", "C3b", "C8", "C9") else "; its rule is not part of this version"
         verdict, text, number = decided.get(claim.id, ("NOT RUN", f"needs {claim.needs}{ready}", np.nan))
         rows.append((claim.id, claim.statement, verdict, text, number, claim.needs, claim.scope))
     return pd.DataFrame(rows, columns=["id", "claim", "verdict", "statistic", "number", "needs", "scope"])

@@ -93,7 +93,7 @@ def bounds_by_depth(bounds: xr.DataArray, largest: xr.DataArray | None = None) -
     `bounds` has dims variant, layer, component; `largest` dims layer, component.
     """
     use_style()
-    lines = {"as_coded": ":", "heads_fixed": "--", "valid": "-"}
+    lines = {"as_coded": ":", "heads_fixed": "--", "valid": "-", "new": "-."}
     fig, axes = plt.subplots(1, 5, sharey=True, figsize=(7.8, 3.0))
     for ax, component in zip(axes, COMPONENTS, strict=True):
         for variant in bounds.variant.values:
@@ -122,7 +122,7 @@ def bounds_by_depth(bounds: xr.DataArray, largest: xr.DataArray | None = None) -
     handles, labels = axes[1].get_legend_handles_labels()
     for handle in handles:
         handle.set_color("#4d4d4d")
-    fig.legend(handles, labels, loc="outside lower center", ncols=4)
+    fig.legend(handles, labels, loc="outside lower center", ncols=3)
     for handle in handles:
         handle.set_color(COLORS["MHA"])
     return list(axes)

@@ -21,10 +21,18 @@ ALPHA = 0.05
 SLACK = 1e-6
 #: Convention that decides (the paper's); where it was not measured, the first one that was.
 PRIMARY = "common"
-#: Bound variants of rule C1: the paper's form with the query bias, and the sharper one (Theorem 10), still to come.
+#: Bound variants of rule C1: the paper's form with the query bias, and the sharper one (Theorems 6 and 12).
 PAPER_BIAS, NEW = "valid", "new"
 #: Gaps of C2: every component of a group against every component of the next.
 GAPS = (("MHA", "FC1"), ("MHA", "FC2"), ("FC1", "LN2"), ("FC1", "LN1"), ("FC2", "LN2"), ("FC2", "LN1"))
+
+#: Prediction and bound of C3b: second-moment law and spectral norm, inverse input scale and exact constant.
+PREDICTED = {
+    "LN1": ("P7", "T6"),
+    "LN2": ("P7", "T6"),
+    "FC1": ("T4_second_moment", "T3"),
+    "FC2": ("T4_second_moment", "T3"),
+}
 
 #: Verdict, statistic in words, number.
 Verdict = tuple[str, str, float]
@@ -62,7 +70,7 @@ def bound_ranking(bounds: Mapping[Any, xr.Dataset]) -> Verdict:
     primary = _primary(bounds)
     text, number = "; ".join(texts), found.get((primary, PAPER_BIAS), (np.nan,))[0]
     if (primary, NEW) not in found:
-        return "INCONCLUSIVE", f"{text}; not decided before the bound 'new' is computed as well", number
+        return "INCONCLUSIVE", f"{text}; not decided without the bound 'new'", number
     if found[primary, NEW][0] <= 0.5:
         return "FAIL", text, found[primary, NEW][0]
     passed = found[primary, NEW][1] and found.get((primary, PAPER_BIAS), (0, False))[1]
@@ -115,6 +123,39 @@ def bound_order(plasticity: Mapping[Any, xr.Dataset], bounds: Mapping[Any, xr.Da
         if convention == primary:
             number = tau
             verdict = "PASS" if tau >= 0.6 and p <= ALPHA else "FAIL" if tau <= 0 else "INCONCLUSIVE"
+    return verdict, "; ".join(texts), number
+
+
+def predictions_closer(theory: Mapping[Any, xr.Dataset]) -> Verdict:
+    """C3b: median of `|log(measured / predicted)|` over runs, blocks and `PREDICTED`, against that of the bounds.
+
+    Measured is the mean over the odd pairs, which the predictions have not seen.
+    """
+    primary, texts, verdict, number = _primary(theory), [], "INCONCLUSIVE", np.nan
+    for convention in _conventions(theory):
+        errors: dict[str, list[float]] = {"predictions": [], "bounds": []}
+        for ds in theory.values():
+            one = ds.sel(convention=convention)
+            for component, (law, statement) in PREDICTED.items():
+                measured = one["measured_test"].sel(component=component).values
+                for name, table in (
+                    ("predictions", one["prediction"].sel(law=law, component=component)),
+                    ("bounds", one["bound"].sel(statement=statement, component=component)),
+                ):
+                    with np.errstate(divide="ignore", invalid="ignore"):
+                        errors[name] += np.abs(np.log(measured / table.values)).tolist()
+        both = np.isfinite(list(errors.values())).all(axis=0)
+        if not both.any():
+            texts.append(f"{convention}: no block has prediction and bound")
+            continue
+        near, far = (float(np.median(np.array(e)[both])) for e in errors.values())
+        texts.append(
+            f"{convention}: median |log(measured / predicted)| = {near:.3f} over {both.sum()} maps, "
+            f"{far:.3f} for the bounds"
+        )
+        if convention == primary:
+            number = near
+            verdict = "FAIL" if near > far else "PASS" if near <= 0.25 and near < far else "INCONCLUSIVE"
     return verdict, "; ".join(texts), number
 
 

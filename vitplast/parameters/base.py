@@ -13,6 +13,8 @@ from vitplast import images, models
 from vitplast.fields import checked
 
 SCHEMA_VERSION = 1
+#: Raised for a kind when the same parameters give other numbers, or more of them; 1 where it is not named.
+REVISIONS = {"bounds": 2}
 #: Default side in pixels for the packaged weights, whose own 518 is no work for a laptop.
 PACKAGED_SIZE = 56
 CONVENTIONS = ("common", "in_situ")
@@ -108,6 +110,6 @@ def key_for(cls: type[Parameters], run: dict[str, Any]) -> str:
 
 
 def run_key(kind: str, values: dict[str, Any]) -> str:
-    """Sixteen hex digits of the SHA-256 of kind, schema version and parameters in canonical JSON."""
-    text = json.dumps([kind, SCHEMA_VERSION, values], sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    """Sixteen hex digits of the SHA-256 of kind, its revision and the parameters in canonical JSON."""
+    text = json.dumps([kind, REVISIONS.get(kind, 1), values], sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

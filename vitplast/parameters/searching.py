@@ -17,17 +17,17 @@ class SearchParameters(Parameters):
     swept: ClassVar[dict[str, str]] = {"cases": "case"}
 
     cases: list = option(["all"], "statements attacked, one result each; all: every one")
-    starts: int = option(8, "pairs from which the ascent starts", low=1)
-    steps: int = option(150, "steps of the ascent", low=1)
+    starts: int = option(16, "pairs from which the ascent starts", low=2)
+    steps: int = option(200, "steps of the ascent", low=1)
     seed: int = option(0, "seed of the starts", low=0)
     table: str = option("", "file for all cases together, such as data/search/search.nc; empty: none", key=False)
     store: str = option("", STORE, key=False)
     profile: str = option("", PROFILE, key=False)
 
     def check(self) -> None:
-        from vitplast.search import case_names
+        from vitplast.search import cases
 
-        known = case_names()
+        known = [case.name for case in cases()]
         if "all" in self.cases:
             self._set("cases", known)
         for name in self.cases:

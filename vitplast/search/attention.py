@@ -7,9 +7,16 @@ import math
 import torch
 from torch import Tensor
 
-from vitplast.bounds.attention import attention_paper_bias, attention_quoted, column_heads, column_norms, row_norms
+from vitplast.bounds.attention import (
+    HeadNorms,
+    attention_paper_bias,
+    attention_quoted,
+    column_heads,
+    column_norms,
+    row_norms,
+)
 from vitplast.bounds.attention_ball import attention_bound, sharp_example
-from vitplast.bounds.canonical import recentre
+from vitplast.bounds.canonical import Canonical, recentre, score_norms
 from vitplast.search.maps import Attention, grouped_mixing
 from vitplast.search.problems import VIOLATED, Case, Problem, Version
 from vitplast.search.sets import Ball, RmsBall, normal
@@ -37,24 +44,50 @@ def random_attention(
     return Attention(qkv, out, n_heads, *given, mask=mask)
 
 
+def shared_attention(form: Canonical, tokens: int, radius: float) -> Tensor:
+    """Pairs near the sharp example of Theorem 10, built for each head: shape (2, B, n, d).
+
+    All tokens but two stand where the head reacts most, so that they look along one direction `up`. The two lie
+    opposite in what the head mixes, lifted along `up` to win the attention; moving them apart along `up` shifts it.
+    """
+    found = []
+    for head in range(len(form.shift)):
+        score = form.key[head].T @ form.query[head]
+        mixing = form.output[head] @ form.value[head]
+        if not bool(mixing.any()) or not bool(score.any() or form.shift[head].any()):
+            continue
+        for sign in (1, -1):
+            rest = sign * torch.linalg.svd(score).Vh[0]
+            look = radius * score @ rest + form.shift[head]
+            up = look / look.norm()
+            side = torch.linalg.svd(mixing - (mixing @ up)[:, None] * up).Vh[0]
+            for lift in (0.2, 0.5, 0.8):
+                x = rest.repeat(tokens, 1)
+                x[0], x[1] = (math.sqrt(1 - lift**2) * s * side + lift * up for s in (1, -1))
+                move = torch.zeros_like(x)
+                move[0], move[1] = up, -up
+                found.append(torch.stack([x - 1e-3 * move, x + 1e-3 * move]))
+    return 0.99 * radius * torch.stack(found, dim=1)
+
+
 def plain(tokens: int, width: int, n_heads: int, radius: float) -> Problem:
     """No biases, random weights: the quoted form and Theorem 12 with heads summed or stacked."""
     layer = random_attention(width, n_heads, torch.Generator().manual_seed(200 + tokens + width))
     bounds = {c: attention_bound(layer.form, tokens=tokens, radius=radius, combine=c) for c in ("sum", "stacked")}
     norms = row_norms(layer.slices, layer.score_scale)
     bounds["quoted"] = attention_quoted(norms, tokens=tokens, radius=radius)
-    return Problem(Ball(tokens, width, radius), bounds, layer, starts=_shared_attention(layer, tokens, radius))
+    return Problem(Ball(tokens, width, radius), bounds, layer, starts=shared_attention(layer.form, tokens, radius))
 
 
 def sharp(tokens: int) -> Problem:
     """The sharp example of Theorem 10, its equal tokens merged into one row; the search starts from its pair."""
     example = sharp_example(tokens, strength=1e3, step=0.1)
     counts = torch.tensor([1.0, 1.0, tokens - 2.0]).double()
-    root = counts.sqrt()
+    root, one = counts.sqrt(), torch.ones(1).double()
     where = Ball(3, 3, tuple((example.radius * root).tolist()))
     bounds = {
         "new": attention_bound(example.form, tokens=tokens, radius=example.radius),
-        "quoted": _quoted(example.form, tokens, example.radius),
+        "quoted": attention_quoted(HeadNorms(one, one, score_norms(example.form), 0 * one), tokens=tokens, radius=1.0),
     }
     pair = torch.stack([root[:, None] * side[:3] for side in (example.x, example.y)])[:, None]
     return Problem(where, bounds, grouped_mixing(example.form, counts), starts=pair)
@@ -64,7 +97,7 @@ def all_biases(tokens: int = 16, radius: float = 1.0) -> Problem:
     """Every bias random."""
     layer = random_attention(8, 2, torch.Generator().manual_seed(231), biases=True)
     bounds = {"stacked": attention_bound(layer.form, tokens=tokens, radius=radius)}
-    return Problem(Ball(tokens, 8, radius), bounds, layer, starts=_shared_attention(layer, tokens, radius))
+    return Problem(Ball(tokens, 8, radius), bounds, layer, starts=shared_attention(layer.form, tokens, radius))
 
 
 def query_bias(tokens: int = 16, width: int = 8, strength: float = 10.7) -> Problem:
@@ -83,7 +116,7 @@ def query_bias(tokens: int = 16, width: int = 8, strength: float = 10.7) -> Prob
         "quoted with bias": attention_paper_bias(norms, tokens=tokens, radius=1.0),
         "quoted": attention_quoted(norms, tokens=tokens, radius=1.0),
     }
-    return Problem(Ball(tokens, width, 1.0), bounds, layer, starts=_shared_attention(layer, tokens, 1.0))
+    return Problem(Ball(tokens, width, 1.0), bounds, layer, starts=shared_attention(layer.form, tokens, 1.0))
 
 
 def structured(tokens: int = 4, radius: float = 2.5) -> Problem:
@@ -93,7 +126,7 @@ def structured(tokens: int = 4, radius: float = 2.5) -> Problem:
     """
     width = 8
     query, key, value = (torch.zeros(width, width).double() for _ in range(3))
-    query[0, 0], key[0, 4], value[0, 1] = 4.0, 4.0, 1.0
+    query[0, 0], key[0, 4], value[0, 0] = 4.0, 4.0, 1.0
     layer = Attention(torch.cat([query, key, value]), torch.eye(width).double(), 2)
     norms = row_norms(layer.slices, layer.score_scale)
     bounds = {
@@ -103,7 +136,7 @@ def structured(tokens: int = 4, radius: float = 2.5) -> Problem:
             column_norms(column_heads(layer.qkv, layer.out, 2)), tokens=tokens, radius=radius
         ),
     }
-    return Problem(Ball(tokens, width, radius), bounds, layer, starts=_shared_attention(layer, tokens, radius))
+    return Problem(Ball(tokens, width, radius), bounds, layer, starts=shared_attention(layer.form, tokens, radius))
 
 
 def averaged_radius(tokens: int = 197, strength: float = 8.0) -> Problem:
@@ -142,7 +175,7 @@ def causal(tokens: int = 16, width: int = 8, radius: float = 1.0) -> Problem:
     mask = torch.full((tokens, tokens), -torch.inf).double().triu(1)
     layer = random_attention(width, 2, torch.Generator().manual_seed(241), biases=True, mask=mask)
     bound = attention_bound(layer.form, tokens=tokens, radius=radius, fixed_bias=True)
-    starts = _shared_attention(layer, tokens, radius)
+    starts = shared_attention(layer.form, tokens, radius)
     return Problem(Ball(tokens, width, radius), {"first branch": bound}, layer, starts=starts)
 
 
@@ -184,44 +217,19 @@ def cases() -> tuple[Case, ...]:
     first = (Version("first branch", reference=0.254),)
     return (
         *found,
-        Case("A3-biases", "A3", "Theorem 12", "all biases random, n = 16", (Version("stacked", reference=0.246),), all_biases),
+        Case(
+            "A3-biases",
+            "A3",
+            "Theorem 12",
+            "all biases random, n = 16",
+            (Version("stacked", reference=0.246),),
+            all_biases,
+        ),
         Case("A3-query-bias", "A3", "Theorem 12", "queries of bias alone, n = 16", bias, query_bias),
         Case("A4", "A4", "Theorem 12", "structured heads, n = 4", heads, structured),
-        Case("A5", "A5", "Theorem 10", "mean radius, n = 197", (Version("RMS radius", VIOLATED, 1.90),), averaged_radius),
+        Case(
+            "A5", "A5", "Theorem 10", "mean radius, n = 197", (Version("RMS radius", VIOLATED, 1.90),), averaged_radius
+        ),
         Case("A6", "A6", "Theorem 10", "ball of 0.4 around a centre of norm 2.8", moved, recentred),
         Case("A11", "A11", "Theorem 10", "causal mask, all biases, n = 16", first, causal),
     )
-
-
-def _quoted(form, tokens: int, radius: float) -> float:
-    from vitplast.bounds.attention import HeadNorms
-    from vitplast.bounds.canonical import score_norms
-
-    one = torch.ones(1).double()
-    return attention_quoted(HeadNorms(one, one, score_norms(form), 0 * one), tokens=tokens, radius=radius)
-
-
-def _shared_attention(layer: Attention, tokens: int, radius: float) -> Tensor:
-    """Pairs near the sharp example of Theorem 10, built for each head: shape (2, B, n, d).
-
-    All tokens but two stand where the head reacts most, so that they look along one direction `up`. The two lie
-    opposite in what the head mixes, lifted along `up` to win the attention; moving them apart along `up` shifts it.
-    """
-    form, found = layer.form, []
-    for head in range(len(form.shift)):
-        score = form.key[head].T @ form.query[head]
-        mixing = form.output[head] @ form.value[head]
-        if not bool(mixing.any()) or not bool(score.any() or form.shift[head].any()):
-            continue
-        for sign in (1, -1):
-            rest = sign * torch.linalg.svd(score).Vh[0]
-            look = radius * score @ rest + form.shift[head]
-            up = look / look.norm()
-            side = torch.linalg.svd(mixing - (mixing @ up)[:, None] * up).Vh[0]
-            for lift in (0.2, 0.5, 0.8):
-                x = rest.repeat(tokens, 1)
-                x[0], x[1] = (math.sqrt(1 - lift**2) * s * side + lift * up for s in (1, -1))
-                move = torch.zeros_like(x)
-                move[0], move[1] = up, -up
-                found.append(torch.stack([x - 1e-3 * move, x + 1e-3 * move]))
-    return 0.99 * radius * torch.stack(found, dim=1)

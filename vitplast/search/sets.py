@@ -13,6 +13,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from vitplast.errors import HypothesisError
+
 #: Keeps projected points inside, against rounding.
 _INSIDE = 1 - 1e-15
 
@@ -152,9 +154,11 @@ class NormedBall:
     floors: tuple[float, ...]
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        x = Ball(self.tokens, self.width, self.radius).draw(8 * count, generator)
-        x = self.project(0.5 * x + 0.5 * self.radius * x / x.norm(dim=-1, keepdim=True))
-        return x[self.contains(x)][:count]
+        x = self.project(Ball(self.tokens, self.width, self.radius).draw(2 * count + 16, generator))
+        x = x[self.contains(x)]
+        if len(x) < count:
+            raise HypothesisError(f"found {len(x)} of {count} random members of a ball with floors {self.floors}")
+        return x[:count]
 
     def project(self, x: Tensor) -> Tensor:
         inverse = torch.linalg.pinv(self.maps)
@@ -162,7 +166,7 @@ class NormedBall:
             for one, back, floor in zip(self.maps, inverse, self.floors, strict=True):
                 seen = x @ one.T
                 size = seen.norm(dim=-1, keepdim=True).clamp_min(1e-12)
-                x = x + ((floor * (1 + 1e-9) / size - 1).clamp_min(0) * seen) @ back.T
+                x = x + ((1.01 * floor / size - 1).clamp_min(0) * seen) @ back.T
             x = _shortened(x, torch.tensor(self.radius).double(), dim=-1)
         return x
 
@@ -170,7 +174,8 @@ class NormedBall:
         """Which sequences (B, n, d) are members, shape (B,)."""
         sizes = torch.einsum("kre,bne->bknr", self.maps, x).norm(dim=-1)
         floors = torch.tensor(self.floors).double()[:, None]
-        return ((sizes >= floors).all(dim=(1, 2))) & (x.norm(dim=-1) <= self.radius).all(dim=1)
+        inside = x.norm(dim=-1) <= self.radius * (1 + 1e-12)
+        return (sizes >= floors).all(dim=(1, 2)) & inside.all(dim=1)
 
 
 def _shortened(x: Tensor, radius: Tensor, dim: int | tuple[int, ...]) -> Tensor:

@@ -26,7 +26,13 @@ _CLOSE = 1e-3
 
 
 def search_case(
-    case: Case, *, starts: int = 16, steps: int = 200, seed: int = 0, draws: int = 2000, progress: Progress | None = None
+    case: Case,
+    *,
+    starts: int = 16,
+    steps: int = 200,
+    seed: int = 0,
+    draws: int = 2000,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """The largest rate found for one case, at random and by attack, beside each of its bounds.
 
@@ -54,6 +60,7 @@ def search_case(
 
     Examples
     --------
+    >>> from vitplast.search import cases_named
     >>> found = search_case(cases_named(["L1-tall"])[0], starts=2, steps=40, draws=50)
     >>> 0.9 < found["adversarial"] / found["bounds"]["exact constant"] <= 1 + 1e-12
     True

@@ -28,8 +28,16 @@ def one_run(kind: str, **values: Any) -> tuple[str, dict[str, Any]]:
 def dataset(kind: str, run: dict[str, Any], shift: float = 0.0) -> xr.Dataset:
     """A result of `kind` that fits `run`; `shift` changes its numbers."""
     rng = np.random.default_rng(run["seed"])
-    makers = {"plasticity": _plasticity, "bounds": _bounds, "finetune": _finetune, "probe": _probe}
-    made = makers[kind](run, rng, shift)
+    makers = {
+        "plasticity": _plasticity,
+        "bounds": _bounds,
+        "theory": _from_schema,
+        "gradients": _from_schema,
+        "search": _from_schema,
+        "finetune": _finetune,
+        "probe": _probe,
+    }
+    made = makers[kind](run, rng, shift) if makers[kind] is not _from_schema else _from_schema(kind, run, rng, shift)
     return made.assign_attrs({name: "none" for name in schema_of(kind).attrs if name not in made.attrs})
 
 
@@ -52,13 +60,13 @@ def _plasticity(run, rng, shift):
 
 
 def _bounds(run, rng, shift):
-    values = rng.random((2, 3, LAYERS, 5)) + shift
+    values = rng.random((2, 4, LAYERS, 5)) + shift
     values[1, :2] = np.nan
     return xr.Dataset(
         {"bound": (("convention", "variant", "layer", "component"), values)},
         coords={
             "convention": ["common", "in_situ"],
-            "variant": ["as_coded", "heads_fixed", "valid"],
+            "variant": ["as_coded", "heads_fixed", "valid", "new"],
             "layer": np.arange(LAYERS),
             "component": list(COMPONENTS),
         },
@@ -94,6 +102,27 @@ def _finetune(run, rng, shift):
         },
         coords={"step": steps, "evaluation": evaluations},
     )
+
+
+def _from_schema(kind, run, rng, shift):
+    """Every variable of the schema, with made-up numbers in its range."""
+    table = schema_of(kind)
+    labels = {dim: list(v.choices) or list(range(2)) for dim, v in table.coords.items() if v.dims == (dim,)} | {
+        "layer": list(range(LAYERS))
+    }
+    labels |= {"factor": [0.5, 1.0]} if kind == "gradients" else {"formula": ["a", "b"]} if kind == "search" else {}
+    coords, data = {}, {}
+    for name, v in table.coords.items():
+        values = (
+            labels[name]
+            if name in labels
+            else [v.choices[0] if v.choices else "x"] * (len(labels[v.dims[0]]) if v.dims else 1)
+        )
+        coords[name] = (v.dims, values) if v.dims else values[0]
+    for name, v in table.variables.items():
+        values = rng.random([len(labels[d]) for d in v.dims]) * 0.5 + shift
+        data[name] = (v.dims, values if v.dtype == "float64" else np.ones(values.shape, dtype=v.dtype))
+    return xr.Dataset(data, coords=coords)
 
 
 def _probe(run, rng, shift):

@@ -152,10 +152,10 @@ def test_dry_run_lists_the_units_and_says_where_its_estimate_is_from(capsys, tmp
     code, out, _ = run(capsys, "sweep", "--profile", "quick", "--dry-run", "--store", str(tmp_path), "--data", "")
     assert code == 0
     _, table, labels = out.partition("kind")
-    table, _, labels = (table + labels).partition("22 units to run\n")
-    assert table.count("(estimate from another machine)") == 5
+    table, _, labels = (table + labels).partition("26 units to run\n")
+    assert table.count("(estimate from another machine)") == 7
     lines = labels.splitlines()
-    assert len(lines) == 23
+    assert len(lines) == 27
     assert sum(line.startswith("finetune-") for line in lines) == 16
     assert lines[-1].startswith("(estimate from another machine: made with the packaged model at 56 pixels")
 

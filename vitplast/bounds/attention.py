@@ -120,7 +120,7 @@ def row_norms(slices: Heads, scale: float, query_bias: Tensor | None = None) -> 
     else:
         raise ShapeError(f"query_bias must have shape ({n_heads * width},), got {tuple(query_bias.shape)}")
     score = abs(scale) * product_norm(slices.key.transpose(-1, -2), slices.query.transpose(-1, -2))
-    return HeadNorms(_norms(slices.output), _norms(slices.value.transpose(-1, -2)), score, shift)
+    return HeadNorms(slice_norms(slices.output), slice_norms(slices.value.transpose(-1, -2)), score, shift)
 
 
 def column_norms(slices: ColumnHeads) -> HeadNorms:
@@ -132,7 +132,7 @@ def column_norms(slices: ColumnHeads) -> HeadNorms:
     [1.0, 1.0]
     """
     score = product_norm(slices.query, slices.key) / math.sqrt(slices.query.shape[-1])
-    return HeadNorms(_norms(slices.output), _norms(slices.value), score, torch.zeros_like(score))
+    return HeadNorms(slice_norms(slices.output), slice_norms(slices.value), score, torch.zeros_like(score))
 
 
 def product_norm(left: Tensor, right: Tensor) -> Tensor:
@@ -218,7 +218,8 @@ def _output(proj_weight: Tensor, n_heads: int) -> Tensor:
     return proj_weight.detach().double().reshape(proj_weight.shape[0], n_heads, -1).transpose(0, 1)
 
 
-def _norms(stack: Tensor) -> Tensor:
+def slice_norms(stack: Tensor) -> Tensor:
+    """`||S||_2` of tall slices, shape (H, F, d), from their triangular factors; shape (H,)."""
     return torch.linalg.svdvals(torch.linalg.qr(stack, mode="r").R)[..., 0]
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vitplast.bounds.attention import HeadNorms, Heads, product_norm
+from vitplast.bounds.attention import HeadNorms, Heads, product_norm, slice_norms
 from vitplast.errors import ShapeError
 
 
@@ -99,7 +99,7 @@ def mixing_norms(form: Canonical) -> Tensor:
 
 def head_norms(form: Canonical) -> HeadNorms:
     """`||O_h||_2`, `||V_h||_2`, `||A_h||_2`, `||c_h||`: what the paper's form of the bound takes (`attention_quoted`)."""
-    apart = (torch.linalg.matrix_norm(form.output, 2), torch.linalg.matrix_norm(form.value, 2))
+    apart = slice_norms(form.output), slice_norms(form.value.transpose(-1, -2))
     return HeadNorms(*apart, score_norms(form), shift_norms(form))
 
 

@@ -30,7 +30,7 @@ def spread_of_values() -> Problem:
 
 def score_gain_reached(kappa: float) -> Problem:
     """Lemma 9 (iii): `((1-s^2) ||p||^2 + ||s p + w J_p t||^2) / G(r w) <= 1`, here with r = 1 and w = kappa."""
-    gain = float(score_gain(torch.tensor(kappa)))
+    gain = float(score_gain(torch.tensor(kappa, dtype=torch.float64)))
 
     def score(z: Tensor) -> Tensor:
         p, t, s = z[:, 0].softmax(dim=-1), torch.tanh(z[:, 1]), torch.tanh(z[:, 2, :1])

@@ -33,8 +33,8 @@ def behind_norm(tokens: int = 8, sigma: float = 0.5, eps: float = 1e-6) -> Probl
         "folded": layernorm_attention(layer.form, gamma, beta, sigma, eps, tokens=tokens),
         "composed": layernorm_constant(gamma, sigma, eps) * attention_bound(layer.form, tokens=tokens, radius=reach),
     }
-    starts = sigma * shared_attention(fold(layer.form, gamma, beta), tokens, math.sqrt(WIDTH))
     where = Spread(tokens, WIDTH, sigma, sigma)
+    starts = where.project(sigma * shared_attention(fold(layer.form, gamma, beta), tokens, math.sqrt(WIDTH)))
     return Problem(where, bounds, lambda x: layer(F.layer_norm(x, (WIDTH,), gamma, beta, eps)), starts=starts)
 
 
@@ -65,7 +65,8 @@ def qk_norm(radius: float = 1.0, floor: float = 0.15, eps: float = 1e-6) -> Prob
     maps = torch.cat([layer.slices.query, layer.slices.key])
     maps = maps - maps.mean(dim=1, keepdim=True)
     where = NormedBall(TOKENS, WIDTH, radius, maps, (floor * math.sqrt(WIDTH // 2),) * len(maps))
-    return Problem(where, {"three arguments": bound}, layer)
+    starts = where.project(shared_attention(layer.form, TOKENS, radius).flatten(0, 1)).unflatten(0, (2, -1))
+    return Problem(where, {"three arguments": bound}, layer, starts=starts)
 
 
 def mlp(layerscale: bool) -> Problem:

@@ -77,10 +77,10 @@ class Ball:
         return middle + _shortened(x - middle, self._radii(), dim=-1)
 
     def _radii(self) -> Tensor:
-        return torch.as_tensor(self.radius, dtype=torch.float64).reshape(-1, 1)
+        return _number(self.radius).reshape(-1, 1)
 
     def _middle(self) -> Tensor:
-        return torch.zeros(1, dtype=torch.float64) if self.centre is None else torch.tensor(self.centre).double()
+        return _number(self.centre or 0.0)
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class RmsBall:
         return self.project(1e3 * sizes * normal(count, self.tokens, self.width, generator=generator))
 
     def project(self, x: Tensor) -> Tensor:
-        return _shortened(x, torch.tensor(self.radius * math.sqrt(self.tokens)).double(), dim=(-2, -1))
+        return _shortened(x, _number(self.radius * math.sqrt(self.tokens)), dim=(-2, -1))
 
 
 @dataclass(frozen=True)
@@ -167,15 +167,19 @@ class NormedBall:
                 seen = x @ one.T
                 size = seen.norm(dim=-1, keepdim=True).clamp_min(1e-12)
                 x = x + ((1.01 * floor / size - 1).clamp_min(0) * seen) @ back.T
-            x = _shortened(x, torch.tensor(self.radius).double(), dim=-1)
+            x = _shortened(x, _number(self.radius), dim=-1)
         return x
 
     def contains(self, x: Tensor) -> Tensor:
         """Which sequences (B, n, d) are members, shape (B,)."""
         sizes = torch.einsum("kre,bne->bknr", self.maps, x).norm(dim=-1)
-        floors = torch.tensor(self.floors).double()[:, None]
+        floors = _number(self.floors)[:, None]
         inside = x.norm(dim=-1) <= self.radius * (1 + 1e-12)
         return (sizes >= floors).all(dim=(1, 2)) & inside.all(dim=1)
+
+
+def _number(value: float | tuple[float, ...]) -> Tensor:
+    return torch.tensor(value, dtype=torch.float64)
 
 
 def _shortened(x: Tensor, radius: Tensor, dim: int | tuple[int, ...]) -> Tensor:

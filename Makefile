@@ -14,7 +14,7 @@ CODESPELL := '$(VENV)/bin/codespell'
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help env sweep gather book pages test bench lint format linkcheck clean clean-all
+.PHONY: help env sweep gather book pages test search bench lint format linkcheck clean clean-all
 
 export PYTHONUTF8 = 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
@@ -69,6 +69,12 @@ pages: $(STAMP) ## the pages from the results that are there
 
 test: $(STAMP) ## all tests, with coverage
 	MPLBACKEND=agg '$(PY)' -m pytest -q --cov --cov-report=term:skip-covered
+
+# Resumes where it was stopped; results of the search are kept in the store case by case.
+search: $(STAMP) ## the long search for counterexamples; its table in data/search/ is what the book shows
+	@mkdir -p results/notebooks data/search
+	'$(VENV)/bin/papermill' notebooks/search.ipynb results/notebooks/search.ipynb -k python3 \
+	  -y '{starts: 24, steps: 400, table: data/search/search.nc}'
 
 bench: $(STAMP) ## speed and memory of a measurement and of a training step on this machine
 	'$(PY)' -m vitplast.bench

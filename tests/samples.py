@@ -17,7 +17,8 @@ LAYERS = 2
 
 
 def make(kind: str, **values: Any) -> parameters.Parameters:
-    return parameters.make(kind, {"weights": "random", "device": "cpu", **values})
+    of_model = issubclass(parameters.KINDS[kind], parameters.ModelParameters)
+    return parameters.make(kind, ({"weights": "random", "device": "cpu"} if of_model else {}) | values)
 
 
 def one_run(kind: str, **values: Any) -> tuple[str, dict[str, Any]]:
@@ -118,7 +119,7 @@ def _from_schema(kind, run, rng, shift):
             if name in labels
             else [v.choices[0] if v.choices else "x"] * (len(labels[v.dims[0]]) if v.dims else 1)
         )
-        coords[name] = (v.dims, values) if v.dims else values[0]
+        coords[name] = (v.dims, values) if v.dims else run.get(name, values[0])
     for name, v in table.variables.items():
         values = rng.random([len(labels[d]) for d in v.dims]) * 0.5 + shift
         data[name] = (v.dims, values if v.dtype == "float64" else np.ones(values.shape, dtype=v.dtype))

@@ -62,7 +62,8 @@ def test_every_packaged_profile_is_valid_and_quick_covers_all_kinds():
     for name in plan.names():
         assert plan.load_profile(name).description
     quick = plan.load_profile("quick")
-    assert {u.kind for u in quick.units} == set(KINDS)
+    # the search is run on its own, with a larger budget; its table is in data/
+    assert {u.kind for u in quick.units} == set(KINDS) - {"search"}
     assert sum(len(u.runs) for u in quick.units if u.kind == "finetune") == 16
 
 

@@ -62,18 +62,9 @@ def open_search() -> xr.Dataset:
     path = next((f / "search.nc" for f in own if (f / "search.nc").is_file()), None)
     if path is None:
         raise VitplastError("no results of the search; make them with: make search")
-    gathered = results.read(path)
-    rows = []
-    for one in results.singles(gathered):
-        row = one.reset_coords().rename(formula="case")
-        row["formula"] = row["case"].astype(str)
-        name = json.loads(one.attrs["params_json"])["case"]
-        row["case"] = [f"{name}: {formula}" for formula in row["case"].values.tolist()]
-        scalars = [n for n in row.data_vars if not row[n].dims]
-        rows.append(row.assign({n: ("case", [row[n].item()] * row.sizes["case"]) for n in scalars}))
-    table = xr.concat(rows, "case", combine_attrs="drop_conflicts")
-    names = ("id", "statement", "setting", "formula")
-    return table.set_coords(names).assign_attrs({k: v for k, v in gathered.attrs.items() if k not in table.attrs})
+    from vitplast.search.stored import as_table
+
+    return as_table(results.read(path))
 
 
 def runs_of(gathered: xr.Dataset) -> list[tuple[dict[str, Any], xr.Dataset]]:

@@ -7,25 +7,30 @@ below. Neither is a bound.
 
 from __future__ import annotations
 
-import math
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, jvp, vjp
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.func import vjp
 
 from vitplast.errors import HypothesisError, InputError, ModeError, ShapeError
+from vitplast.forward_mode import Function, in_precision, math_attention, push_forward
+
+__all__ = [
+    "FLOAT64_LIMIT",
+    "Local",
+    "directional_rate",
+    "local_lipschitz",
+    "math_attention",
+    "push_forward",
+    "segment_gains",
+    "segment_lipschitz",
+]
 
 #: Largest n d for which all iterations run in float64; above it only the last pass does.
 FLOAT64_LIMIT = 200_000
 #: Numbers in the inputs worked on at a time.
 _CHUNK = 2**21
-
-Function = Callable[[Tensor], Tensor]
 
 
 class Local(NamedTuple):
@@ -159,74 +164,13 @@ def directional_rate(f: Function, x: Tensor, *, draws: int = 16, seed: int = 0) 
     return total / draws
 
 
-@contextmanager
-def math_attention(model: nn.Module) -> Iterator[None]:
-    """Inside, attention runs as plain matrix products, which have derivatives of every kind; restored afterwards.
-
-    The function of the model stays the same. timm's fused path scales the scores by `head_dim**-0.5` and ignores the
-    attribute `scale`, which its other path uses: a module is switched to that path only if the two agree, and keeps
-    `scaled_dot_product_attention`, without its fused kernels, if they do not.
-
-    Examples
-    --------
-    >>> import timm
-    >>> model = timm.create_model("test_vit", pretrained=False)
-    >>> with math_attention(model):
-    ...     model.blocks[0].attn.fused_attn
-    False
-    >>> model.blocks[0].attn.fused_attn
-    True
-    """
-    switched = [m for m in model.modules() if getattr(m, "fused_attn", False) is True and _scales_agree(m)]
-    with ExitStack() as stack:
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        for module in switched:
-            stack.callback(setattr, module, "fused_attn", True)
-            module.fused_attn = False
-        yield
-
-
-def push_forward(f: Function, x: Tensor, u: Tensor) -> Tensor:
-    """`J_f(X) u`, by forward mode; the shape is that of `f(X)`.
-
-    Raises
-    ------
-    InputError
-        If `f` uses a fused kernel that has no forward derivative; `math_attention` helps.
-    ShapeError
-        If `f` does not give one output for each sample.
-
-    Examples
-    --------
-    >>> push_forward(lambda x: x**2, torch.tensor([3.0]), torch.tensor([1.0])).tolist()
-    [6.0]
-    """
-    with warnings.catch_warnings():
-        # torch warns about its own scripted derivatives, the first time that forward mode is used
-        warnings.filterwarnings("ignore", message=".*torch.jit.script", category=FutureWarning)
-        try:
-            pushed = jvp(f, (x,), (u,))[1]
-        except NotImplementedError as error:
-            raise InputError(
-                f"f has a kernel without forward derivative; try math_attention(model). {error}"
-            ) from error
-    if pushed.shape[:1] != x.shape[:1]:
-        raise ShapeError(f"f maps samples {tuple(x.shape)} to {tuple(pushed.shape)}, not one output for each")
-    return pushed.detach()
-
-
-def _scales_agree(module: nn.Module) -> bool:
-    scale, width = getattr(module, "scale", None), getattr(module, "head_dim", None)
-    return isinstance(scale, float) and isinstance(width, int) and math.isclose(scale, width**-0.5, rel_tol=1e-12)
-
-
 def _iterate(
     f: Function, x: Tensor, u: Tensor, tolerance: float, max_iterations: int
 ) -> tuple[Tensor, Tensor, int, Tensor]:
     """Norm, direction, iterations and convergence of the power iteration from unit `u`, in the precision it needs."""
     wide = x[0].numel() <= FLOAT64_LIMIT
     dtype = torch.float64 if wide else torch.float32
-    g, points = _in_precision(f, dtype), x.to(dtype)
+    g, points = in_precision(f, dtype), x.to(dtype)
     u = u.to(dtype)
     norm = torch.full((len(x),), -1.0, dtype=torch.float64, device=x.device)
     calm = torch.zeros(len(x), dtype=torch.long, device=x.device)
@@ -258,18 +202,10 @@ def _iterate(
 
 def _gains(f: Function, x: Tensor, u: Tensor) -> Tensor:
     """`||J_f(X) u||` in float64, shape (B,)."""
-    g = _in_precision(f, torch.float64)
+    g = in_precision(f, torch.float64)
     rows = max(1, _CHUNK // x[0].numel())
     parts = [push_forward(g, a, b) for a, b in zip(x.double().split(rows), u.double().split(rows), strict=True)]
     return torch.cat([_sizes(p, "derivative of f") for p in parts])
-
-
-def _in_precision(f: Function, dtype: torch.dtype) -> Function:
-    if not isinstance(f, nn.Module):
-        return f
-    tensors = {**dict(f.named_parameters()), **dict(f.named_buffers())}
-    cast = {name: t.detach().to(dtype) if t.is_floating_point() else t for name, t in tensors.items()}
-    return lambda x: functional_call(f, cast, (x,))
 
 
 def _segment(f: Function, x: Tensor, y: Tensor, points: int) -> tuple[Tensor, Tensor]:

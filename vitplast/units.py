@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 import xarray as xr
 
@@ -24,7 +23,8 @@ from vitplast.models import LoadedModel, load_model
 from vitplast.pairs import pair_indices
 from vitplast.probe import linear_probe
 from vitplast.rescale import gradients_survey
-from vitplast.search import cases_named, search_case, table_of
+from vitplast.search import cases_named, search_case
+from vitplast.search.stored import as_result
 from vitplast.theory import survey
 
 Run = dict[str, Any]
@@ -119,23 +119,8 @@ def gradients_run(run: Run, loaded: LoadedModel, progress: Progress | None = Non
 
 def search_run(run: Run, progress: Progress | None = None) -> xr.Dataset:
     """The search for a counterexample in one setting (kind "search")."""
-    chosen = cases_named([run["case"]])
-    found = search_case(*chosen, starts=run["starts"], steps=run["steps"], seed=run["seed"], progress=progress)
-    table = table_of(chosen, [found])
-    by_formula = {name: ("formula", table[name].values) for name in ("bound", "claimed", "tight", "reference_tight")}
-    return xr.Dataset(
-        {
-            **by_formula,
-            "exact": ("formula", table["exact"].values.astype(np.int64)),
-            **{name: float(table[name][0]) for name in ("random", "adversarial", "seconds")},
-        },
-        coords={
-            "formula": table["formula"].values,
-            **{name: ("formula", table[name].values) for name in ("id", "expected")},
-            **{name: str(table[name].values[0]) for name in ("statement", "setting")},
-        },
-        attrs={"weights_origin": "random", "weights_sha256": "drawn anew from the fixed seed of the case"},
-    )
+    (case,) = cases_named([run["case"]])
+    return as_result(case, search_case(case, **{n: run[n] for n in ("starts", "steps", "seed")}, progress=progress))
 
 
 def finetune_run(run: Run, loaded: LoadedModel, origin: Origin, progress: Progress | None = None) -> xr.Dataset:

@@ -43,7 +43,7 @@ COMMANDS = {
     "search": (
         "search",
         "Search for counterexamples to the bounds.",
-        "Example: vitplast search --case linear --starts 8 --steps 150",
+        "Example: vitplast search --case L1-tall --starts 16 --steps 200",
     ),
     "finetune": (
         "finetune",

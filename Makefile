@@ -76,8 +76,9 @@ search: $(STAMP) ## the long search for counterexamples; its table in data/searc
 	'$(VENV)/bin/papermill' notebooks/search.ipynb results/notebooks/search.ipynb -k python3 \
 	  -y '{starts: 24, steps: 400, table: data/search/search.nc}'
 
-bench: $(STAMP) ## speed and memory of a measurement and of a training step on this machine
+bench: $(STAMP) ## speed and memory of a measurement and of the bounds on this machine
 	'$(PY)' -m vitplast.bench
+	'$(PY)' -m vitplast.bench_bounds
 
 lint: $(STAMP) ## style, spelling, stripped notebooks
 	'$(PY)' -m ruff check .

@@ -14,15 +14,18 @@ import timm
 import torch
 from torch import nn
 
+from vitplast import bench_bounds
 from vitplast.bounds import bounds, token_statistics
 from vitplast.components import COMPONENTS
 from vitplast.errors import InputError, LayoutError, ModeError, ShapeError
 from vitplast.local import math_attention
 from vitplast.measure import measure
+from vitplast.measure.sides import Side
 from vitplast.predictions import isotropic, second_moment, second_moment_prediction
 from vitplast.statements import BOUNDS, LAWS, MAPS, STATEMENTS
 from vitplast.theory import survey
 from vitplast.theory.rates import mapped_rates
+from vitplast.theory.walk import walk
 
 ROOT = Path(__file__).parent.parent
 SLACK = 1 + 1e-6
@@ -239,6 +242,19 @@ def test_mapped_rates_of_common_input_alone(model):
     rates = mapped_rates(measure(model, images(3).double(), images(3, 1).double(), conventions=["common"]))
     assert rates.sel(component=list(MAPS[5:])).isnull().all()
     assert rates.sel(component=list(COMPONENTS)).notnull().all()
+
+
+def test_the_benchmark_computes_every_bound(model):
+    x, y = images(2).double(), images(2, 1).double()
+    tokens = token_statistics(model, [x, y])
+    count = len(json.loads(survey(model, x, y, local_pairs=0).attrs["no_bound"]))
+    eps = {(layer, k): 1e-5 for layer in (0, 1) for k in ("LN1", "LN2")}
+    index = np.arange(2)
+    seen = walk(model, Side("x", x, model), Side("y", y, model), index, index, {}, eps, {}, keep=0, batch_size=4)
+    assert count == 0
+    assert bench_bounds.every_bound(model, tokens, seen) == int(
+        survey(model, x, y, local_pairs=0).bound.notnull().sum()
+    )
 
 
 # ---- the table of statements ----------------------------------------------------------------------------------------

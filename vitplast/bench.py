@@ -80,20 +80,20 @@ def compare(numerator: Step, denominator: Step, repeats: int) -> list[float]:
 def peak_growth(what: str, name: str, batch: int) -> float:
     """MiB by which the peak of this process grows beyond the loaded model, while `what` runs once."""
     model, x, y = make(name, batch)
-    before = _status("VmRSS")
+    before = status("VmRSS")
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
-        before = _status("VmHWM")
+        before = status("VmHWM")
     if what == "forward":
         with torch.no_grad():
             model(x)
     else:
         rates_of_change(model, x, y, convention=what, batch_size=batch)
-    return (_status("VmHWM") - before) / 1024
+    return (status("VmHWM") - before) / 1024
 
 
-def _status(field: str) -> int:
+def status(field: str) -> int:
     """A field of /proc/self/status in KiB."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field + ":"):

@@ -119,7 +119,7 @@ def verify_same_function(model: Any, other: Any, images: Tensor, *, tolerance: f
     Parameters
     ----------
     model, other
-        f and g: modules in evaluation mode, or `LoadedModel`s.
+        f and g: modules in evaluation mode, or instances of `LoadedModel`.
     images
         Normalised floats (N, C, H, W).
     tolerance

@@ -84,7 +84,8 @@ def limits(block: Block, layer: int, statistics: xr.Dataset, walk: Walk) -> Iter
     def number(name: str, convention: str, component: str) -> float:
         return float(local[name].sel(convention=convention, component=component))
 
-    yield from _linear(block, conventions)
+    whole = {c: once(lambda c=c: spectral_norm(block.linear(c))) for c in ("FC1", "FC2")}
+    yield from _linear(block, whole, conventions)
     for component in ("LN1", "LN2"):
         for convention in conventions:
             yield from _norm(
@@ -96,23 +97,22 @@ def limits(block: Block, layer: int, statistics: xr.Dataset, walk: Walk) -> Iter
         centre = torch.from_numpy(local["centre"].sel(convention=convention).values)
         yield from _attention(block, form, convention, *radii, centre)
     if "in_situ" in conventions:
-        yield from _together(block, form, number)
+        yield from _together(block, form, whole, number)
 
 
-def _linear(block: Block, conventions: list[str]) -> Iterator[Entry]:
+def _linear(block: Block, whole: dict[str, Callable[[], float]], conventions: list[str]) -> Iterator[Entry]:
     for component in ("FC1", "FC2"):
-        whole = once(lambda c=component: spectral_norm(block.linear(c)))
 
-        def fed(c: str = component, whole: Callable[[], float] = whole) -> float:
+        def fed(c: str = component) -> float:
             weight = block.linear(c)
             if weight.shape[1] == block.width:
-                return whole()
+                return whole[c]()
             if c == "FC1" or weight.shape[1] < block.width:
                 raise NoBoundError(f"takes {weight.shape[1]} features, so it cannot be fed the {block.width} embedded")
             return padded_norm(weight, block.width)
 
         for convention in conventions:
-            yield "T3", convention, component, fed if convention == "common" else whole
+            yield "T3", convention, component, fed if convention == "common" else whole[component]
 
 
 def _norm(
@@ -155,10 +155,12 @@ def _attention(
     yield "T10_recentred", convention, "MHA", recentred
 
 
-def _together(block: Block, form: Callable[[], Canonical], number: Callable[..., float]) -> Iterator[Entry]:
+def _together(
+    block: Block, form: Callable[[], Canonical], whole: dict[str, Callable[[], float]], number: Callable[..., float]
+) -> Iterator[Entry]:
     sigma = {k: number("sigma_min", "in_situ", k) for k in ("LN1", "LN2")}
     norm = {k: once(lambda k=k: layernorm_constant(block.norm(k).weight, sigma[k], block.norm(k).eps)) for k in sigma}
-    linear = {k: once(lambda k=k: spectral_norm(block.linear(k))) for k in ("FC1", "FC2")}
+    mlp = once(block.mlp)
 
     def attention() -> float:
         radius = number("radius_max", "in_situ", "MHA")
@@ -177,28 +179,30 @@ def _together(block: Block, form: Callable[[], Canonical], number: Callable[...,
         ln = block.norm("LN2")
         return layernorm_linear(block.linear("FC1"), ln.weight, sigma["LN2"], ln.eps)
 
-    def plain_mlp(centred: bool = False) -> float:
-        mlp = block.mlp()
-        return mlp_bound(mlp.first.weight, mlp.second.weight, mlp.activation, centred=centred)
+    def through(first: Callable[[], float], scales: Tensor | None = None) -> float:
+        """The MLP (Prop. 15) whose first layer, with what is folded into it, has this constant."""
+        last = whole["FC2"]() if scales is None else spectral_norm(scales[:, None] * mlp().second.weight)
+        return composition(first(), mlp().constant, last)
 
-    def folded_mlp(scales: Tensor | None = None, centred: bool = False) -> float:
-        ln, mlp = block.norm("LN2"), block.mlp()
-        matrices = mlp.first.weight, mlp.second.weight, mlp.activation
-        return layernorm_mlp_bound(*matrices, ln.weight, sigma["LN2"], ln.eps, layerscale=scales, centred=centred)
+    def centred(folded: bool) -> float:
+        matrices = mlp().first.weight, mlp().second.weight, mlp().activation
+        if not folded:
+            return mlp_bound(*matrices, centred=True)
+        ln = block.norm("LN2")
+        return layernorm_mlp_bound(*matrices, ln.weight, sigma["LN2"], ln.eps, centred=True)
 
     def halves() -> float:
-        return composition(
-            residual_bound(folded_attention(block.layerscale(1))), residual_bound(folded_mlp(block.layerscale(2)))
-        )
+        branches = folded_attention(block.layerscale(1)), through(first, block.layerscale(2))
+        return composition(*(residual_bound(branch) for branch in branches))
 
-    kept_attention, kept_mlp = once(attention), once(plain_mlp)
+    first, kept_attention = once(folded_linear), once(attention)
     yield "T14", "in_situ", "MHA(LN1)", folded_attention
-    yield "T14", "in_situ", "FC1(LN2)", folded_linear
-    yield "P15", "in_situ", "MLP", kept_mlp
-    yield "P15", "in_situ", "MLP(LN2)", folded_mlp
+    yield "T14", "in_situ", "FC1(LN2)", first
+    yield "P15", "in_situ", "MLP", lambda: through(whole["FC1"])
+    yield "P15", "in_situ", "MLP(LN2)", lambda: through(first)
     yield "P15", "in_situ", "block", halves
-    yield "P15_centred", "in_situ", "MLP", lambda: plain_mlp(centred=True)
-    yield "P15_centred", "in_situ", "MLP(LN2)", lambda: folded_mlp(centred=True)
+    yield "P15_centred", "in_situ", "MLP", lambda: centred(folded=False)
+    yield "P15_centred", "in_situ", "MLP(LN2)", lambda: centred(folded=True)
     yield "composed", "in_situ", "MHA(LN1)", lambda: composition(norm["LN1"](), kept_attention())
-    yield "composed", "in_situ", "FC1(LN2)", lambda: composition(norm["LN2"](), linear["FC1"]())
-    yield "composed", "in_situ", "MLP(LN2)", lambda: composition(norm["LN2"](), kept_mlp())
+    yield "composed", "in_situ", "FC1(LN2)", lambda: composition(norm["LN2"](), whole["FC1"]())
+    yield "composed", "in_situ", "MLP(LN2)", lambda: composition(norm["LN2"](), through(whole["FC1"]))

@@ -53,23 +53,7 @@ def open_set(run: Run, name: str, size: int) -> ImageSet:
 
 def plasticity_run(run: Run, loaded: LoadedModel, progress: Progress | None = None) -> xr.Dataset:
     """Rates of change of every component on the run's pairs, one value a pair (kind "plasticity")."""
-    source, target, source_index, target_index = _pairs(run, loaded.img_size)
-    found = measure(
-        loaded,
-        source,
-        target,
-        source_name=run["source"],
-        target_name=run["target"],
-        source_index=source_index,
-        target_index=target_index,
-        design=run["design"],
-        conventions=run["conventions"],
-        batch_size=run["batch_size"],
-        precision=run["precision"],
-        seed=run["seed"],
-        progress=progress,
-    )
-    return found.assign_attrs(loaded.provenance)
+    return _on_pairs(measure, run, loaded, progress)
 
 
 def bounds_run(run: Run, loaded: LoadedModel, progress: Progress | None = None) -> xr.Dataset:
@@ -82,20 +66,7 @@ def bounds_run(run: Run, loaded: LoadedModel, progress: Progress | None = None) 
 
 def theory_run(run: Run, loaded: LoadedModel, progress: Progress | None = None) -> xr.Dataset:
     """Every bound, prediction and measured value on the run's pairs (kind "theory")."""
-    source, target, source_index, target_index = _pairs(run, loaded.img_size)
-    names = ("design", "conventions", "local_pairs", "local_points", "batch_size", "precision", "seed")
-    found = survey(
-        loaded,
-        source,
-        target,
-        source_name=run["source"],
-        target_name=run["target"],
-        source_index=source_index,
-        target_index=target_index,
-        progress=progress,
-        **{name: run[name] for name in names},
-    )
-    return found.assign_attrs(loaded.provenance)
+    return _on_pairs(survey, run, loaded, progress, **{n: run[n] for n in ("local_pairs", "local_points")})
 
 
 def gradients_run(run: Run, loaded: LoadedModel, progress: Progress | None = None) -> xr.Dataset:
@@ -200,6 +171,26 @@ def summary(kind: str, dataset: xr.Dataset) -> list[dict[str, Any]]:
         ]
     scalars = {str(name): v for name, v in dataset.data_vars.items() if not v.dims}
     return [{"what": name, "value": v.item(), "unit": v.attrs["units"]} for name, v in scalars.items()]
+
+
+def _on_pairs(
+    take: Callable[..., xr.Dataset], run: Run, loaded: LoadedModel, progress: Progress | None, **more: Any
+) -> xr.Dataset:
+    """What `measure` or `survey` finds on the run's pairs, with the origin of the weights."""
+    source, target, source_index, target_index = _pairs(run, loaded.img_size)
+    found = take(
+        loaded,
+        source,
+        target,
+        source_name=run["source"],
+        target_name=run["target"],
+        source_index=source_index,
+        target_index=target_index,
+        progress=progress,
+        **{name: run[name] for name in ("design", "conventions", "batch_size", "precision", "seed")},
+        **more,
+    )
+    return found.assign_attrs(loaded.provenance)
 
 
 def _pairs(run: Run, size: int) -> tuple[ImageSplit, ImageSplit, Any, Any]:

@@ -176,7 +176,7 @@ def attention_quoted(norms: HeadNorms, *, tokens: int, radius: float | None) -> 
     >>> attention_quoted(HeadNorms(one, one, 0 * one, 0 * one), tokens=3, radius=1.0)
     3.0
     """
-    radius = _ball(tokens, radius)
+    radius = checked_ball(tokens, radius)
     head = torch.sqrt(3 * tokens + (12 * tokens + 3) * radius**4 * norms.query_key.double() ** 2)
     return _sum_over_heads(norms, head)
 
@@ -193,7 +193,7 @@ def attention_paper_bias(norms: HeadNorms, *, tokens: int, radius: float | None)
     >>> attention_paper_bias(HeadNorms(one, one, 0 * one, 2 * one), tokens=3, radius=1.0)
     12.36931687685298
     """
-    radius = _ball(tokens, radius)
+    radius = checked_ball(tokens, radius)
     score, shift = norms.query_key.double(), norms.query_bias.double()
     slope = 4 * tokens * radius**2 * (radius * score + shift) ** 2
     return _sum_over_heads(norms, torch.sqrt(3 * (tokens + radius**4 * score**2 + slope)))
@@ -223,7 +223,8 @@ def slice_norms(stack: Tensor) -> Tensor:
     return torch.linalg.svdvals(torch.linalg.qr(stack, mode="r").R)[..., 0]
 
 
-def _ball(tokens: int, radius: float | None) -> float:
+def checked_ball(tokens: int, radius: float | None) -> float:
+    """The radius of a ball for sequences of `tokens`, if both can be that; else ShapeError or HypothesisError."""
     if tokens < 1:
         raise ShapeError(f"attention needs one token or more, got {tokens}")
     if radius is None or not (math.isfinite(radius) and radius >= 0):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from vitplast.bounds.attention import checked_ball, slice_norms
 from vitplast.bounds.canonical import Canonical, mixing_norms, score_norms, shift_norms
 from vitplast.errors import HypothesisError, ShapeError, UnknownNameError
 
@@ -86,7 +87,7 @@ def mixing_bound(score: Tensor, shift: Tensor, *, tokens: int, radius: float, fi
     >>> mixing_bound(torch.zeros(2), torch.zeros(2), tokens=5, radius=1.0).tolist()
     [1.0, 1.0]
     """
-    radius = _ball(tokens, radius)
+    radius = checked_ball(tokens, radius)
     score, shift = torch.as_tensor(score).double(), torch.as_tensor(shift).double()
     if tokens == 1:
         return torch.ones_like(score + shift)
@@ -181,7 +182,7 @@ def combine_heads(form: Canonical, per_head: Tensor, combine: str = "stacked") -
         return 0.0
     mixing, per_head, output, value = mixing[kept], per_head[kept], form.output[kept], form.value[kept]
     if combine == "separate":
-        return float((_norms(output) * _norms(value.transpose(-1, -2)) * per_head).sum())
+        return float((slice_norms(output) * slice_norms(value.transpose(-1, -2)) * per_head).sum())
     total = float((mixing * per_head).sum())
     if combine == "sum" or not 0 < total < math.inf:
         return total
@@ -253,18 +254,6 @@ def _root_gain(kappa: Tensor) -> Tensor:
     return torch.hypot(torch.ones_like(k), k + 0.25 / k) / math.sqrt(2)
 
 
-def _ball(tokens: int, radius: float | None) -> float:
-    if tokens < 1:
-        raise ShapeError(f"attention needs one token or more, got {tokens}")
-    if radius is None or not (math.isfinite(radius) and radius >= 0):
-        raise HypothesisError(f"the largest token norm must be known, finite and not negative, got radius={radius!r}")
-    return float(radius)
-
-
 def _known(combine: str) -> None:
     if combine not in COMBINATIONS:
         raise UnknownNameError("combination of heads", combine, COMBINATIONS)
-
-
-def _norms(stack: Tensor) -> Tensor:
-    return torch.linalg.svdvals(torch.linalg.qr(stack, mode="r").R)[..., 0]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vitplast.bounds.attention import Heads
+from vitplast.bounds.attention import Heads, checked_ball, slice_norms
 from vitplast.bounds.attention_ball import combine_heads
 from vitplast.bounds.canonical import canonical
 from vitplast.bounds.layernorm import centred_norm, layernorm_constant
@@ -86,8 +86,8 @@ def attention_rope_bound(
     >>> attention_rope_bound(layer, 1.0, tokens=2, radius=1.0)
     3.414213562373095
     """
-    radius, scale = _radius(radius), abs(scale)
-    query, key = _norms(slices.query), _norms(slices.key)
+    radius, scale = checked_ball(1, radius), abs(scale)
+    query, key = slice_norms(slices.query.transpose(-1, -2)), slice_norms(slices.key.transpose(-1, -2))
     per_head = three_argument_bound(
         tokens=tokens,
         query_radius=scale * (radius * query + bias_of(slices, query_bias, "query_bias").norm(dim=-1)),
@@ -142,7 +142,7 @@ def attention_qk_norm_bound(
     >>> round(attention_qk_norm_bound(layer, 1.0, norm, norm, tokens=2, radius=1.0), 9)
     4.242640687
     """
-    radius, scale = _radius(radius), abs(scale)
+    radius, scale = checked_ball(1, radius), abs(scale)
     query_size, query_shift, query_constant = _normalised(slices.query, query_norm, "query_norm")
     key_size, key_shift, key_constant = _normalised(slices.key, key_norm, "key_norm")
     per_head = three_argument_bound(
@@ -195,7 +195,7 @@ def attention_cosine_bound(
     >>> attention_cosine_bound(layer, 1.0, tokens=2, radius=1.0, query_floor=1.0, key_floor=0.5)
     4.414213562373095
     """
-    radius = _radius(radius)
+    radius = checked_ball(1, radius)
     factor = _per_head(slices.query, temperature, "temperature").abs()
     query_floor, key_floor = _floor(slices.query, query_floor, "query"), _floor(slices.key, key_floor, "key")
     if not bool((torch.cat([query_floor, key_floor]) > 0).all()):
@@ -205,8 +205,8 @@ def attention_cosine_bound(
         query_radius=factor,
         key_radius=1.0,
         value_radius=radius,
-        query_constant=factor * _norms(slices.query) / query_floor,
-        key_constant=_norms(slices.key) / key_floor,
+        query_constant=factor * slice_norms(slices.query.transpose(-1, -2)) / query_floor,
+        key_constant=slice_norms(slices.key.transpose(-1, -2)) / key_floor,
     )
     return combine_heads(canonical(slices, 1.0), per_head, combine)
 
@@ -227,11 +227,7 @@ def _normalised(rows: Tensor, norm: QKNorm, name: str) -> tuple[Tensor, Tensor, 
         size, constant = float(norm.weight.detach().abs().max()), rmsnorm_constant
     steepness = rows.new_tensor([constant(norm.weight, floor, norm.eps) for floor in floors])
     shift = rows.new_zeros(()) if norm.bias is None else torch.linalg.vector_norm(norm.bias.detach().to(rows))
-    return rows.new_tensor(math.sqrt(width) * size), shift, steepness * _norms(rows)
-
-
-def _norms(rows: Tensor) -> Tensor:
-    return torch.linalg.svdvals(torch.linalg.qr(rows.transpose(-1, -2), mode="r").R)[..., 0]
+    return rows.new_tensor(math.sqrt(width) * size), shift, steepness * slice_norms(rows.transpose(-1, -2))
 
 
 def _per_head(rows: Tensor, given: float | Tensor, name: str) -> Tensor:
@@ -245,9 +241,3 @@ def _floor(rows: Tensor, floor: float | Tensor | None, name: str) -> Tensor:
     if floor is None:
         raise HypothesisError(f"the floor of {name} is missing: Theorem 13 needs a measured one (`query_key_floors`)")
     return sizes_of(f"the floor of {name}", _per_head(rows, floor, f"the floor of {name}"))
-
-
-def _radius(radius: float | None) -> float:
-    if radius is None or not (math.isfinite(radius) and radius >= 0):
-        raise HypothesisError(f"the largest token norm must be known, finite and not negative, got radius={radius!r}")
-    return float(radius)

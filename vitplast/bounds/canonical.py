@@ -98,7 +98,7 @@ def mixing_norms(form: Canonical) -> Tensor:
 
 
 def head_norms(form: Canonical) -> HeadNorms:
-    """`||O_h||_2`, `||V_h||_2`, `||A_h||_2`, `||c_h||`: what the paper's form of the bound takes (`attention_quoted`)."""
+    """`||O_h||_2`, `||V_h||_2`, `||A_h||_2`, `||c_h||`: what `attention_quoted` takes."""
     apart = slice_norms(form.output), slice_norms(form.value.transpose(-1, -2))
     return HeadNorms(*apart, score_norms(form), shift_norms(form))
 

@@ -54,27 +54,13 @@ class BoundsParameters(ModelParameters):
 
 
 @dataclass(frozen=True)
-class TheoryParameters(ModelParameters):
+class TheoryParameters(PlasticityParameters):
     """Parameters of `notebooks/theory.ipynb`."""
 
     kind: ClassVar[str] = "theory"
-    swept: ClassVar[dict[str, str]] = {"targets": "target"}
 
-    source: str = option("photos", "image set of the pretraining side, x")
-    targets: list = option(["mnist5k"], "image sets of the downstream side, y; one result each")
-    pairs: int = option(64, "pairs (disjoint, cycled) or images per side (crossed)", low=2)
-    conventions: list = option(["common", "in_situ"], "input conventions: common, in_situ", each=CONVENTIONS)
-    design: str = option("disjoint", "disjoint, crossed or cycled (Definition 3)", choices=DESIGNS)
     local_pairs: int = option(2, "pairs between which Jacobian norms are taken; 0: none", low=0)
     local_points: int = option(3, "points on the segment of each of these pairs", low=2)
-    precision: str = option("float32", "of the forward pass: float32, bfloat16 or float16", choices=PRECISIONS)
-    batch_size: int = option(16, "images in the model at a time, both sides together", low=1, key=False)
-    seed: int = option(0, "seed of the choice of images", low=0)
-
-    def check(self) -> None:
-        super().check()
-        self._set("conventions", [c for c in CONVENTIONS if c in self.conventions])
-        _check_sides(self)
 
 
 @dataclass(frozen=True)

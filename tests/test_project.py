@@ -90,6 +90,15 @@ def test_every_kind_of_parameters_has_its_notebook():
     assert {p.stem for p in NOTEBOOKS} == set(parameters.KINDS)
 
 
+def test_statements_are_numbered_by_us_alone():
+    """Sphinx would count them a second time; so no directive has its number and every reference has a text."""
+    for page in ROOT.glob("book/**/*.md"):
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r"\{prf:ref\}`[^`<]*`", text), page.name
+        for directive in re.findall(r"\{prf:(?!ref)[a-z]+\}[^\n]*\n((?::[^\n]*\n)*)", text):
+            assert ":nonumber:" in directive, page.name
+
+
 @pytest.mark.parametrize("kind", parameters.KINDS)
 def test_notebook_parameters_equal_those_of_the_package(kind):
     path = ROOT / "notebooks" / f"{kind}.ipynb"

@@ -35,7 +35,7 @@ def check_sets(runs: Iterable[dict[str, Any]]) -> None:
         except VitplastError as error:
             faults.setdefault(str(error), error)
     for run in runs:
-        allowed = run.get("download", False)
+        allowed, design = run.get("download", False), run.get("design", "disjoint")
         source, target = (sizes.get((run.get(role, ""), allowed)) for role in ("source", "target"))
         if source and target:
             try:

@@ -143,7 +143,7 @@ def test_c2_decides_on_the_common_convention():
     one, other = rates(CLAIMED, conventions=["common"]), rates(REVERSED, conventions=["in_situ"])
     row = verdict("C2", xr.concat([one, other], "convention"))
     assert row["verdict"] == "PASS"
-    assert "in_situ: all gaps above 0 in 0" in row["statistic"]
+    assert "in situ: all six gaps above 0 in 0" in row["statistic"]
     assert verdict("C2", other)["verdict"] == "FAIL"
 
 
@@ -201,7 +201,7 @@ def test_c8():
     one["rate"][1, 2, 3, 4] = 50.0  # one rate of one pair
     row = verdict("C8", one, limits({"valid": CLAIMED}, factor=2.0))
     assert row["verdict"] == "FAIL"
-    assert "in_situ, block 2, FC1" in row["statistic"]
+    assert "in situ, block 2, FC1" in row["statistic"]
 
 
 def test_c8_without_bounds():

@@ -5,10 +5,12 @@ from __future__ import annotations
 import matplotlib
 import numpy as np
 import pytest
+import samples
 import xarray as xr
 
 from vitplast import figures
 from vitplast.components import COMPONENTS, CONFIGURATIONS
+from vitplast.figures_theory.measured import SHOWN_BOUND, ladder
 
 matplotlib.use("agg")
 
@@ -98,3 +100,17 @@ def test_accuracy_figure_has_a_panel_a_data_set_and_the_probe_line():
 def test_training_curves_keep_to_one_data_set():
     axes = figures.training_curves(runs(), "one")
     assert [line.get_label() for line in axes[1].lines] == list(CONFIGURATIONS)
+
+
+def test_ladder_shows_every_block_of_every_component():
+    _, run = samples.one_run("theory")
+    result = samples.dataset("theory", run)
+    ax = ladder(result, "in_situ")
+    rows = [line.get_ydata() for line in ax.lines]
+    assert len(rows) == 3 * len(COMPONENTS)
+    assert all(len(r) == samples.LAYERS for r in rows)
+    assert [t.get_text() for t in ax.get_yticklabels()] == list(COMPONENTS)
+    measured = result.measured_mean.sel(convention="in_situ", component="MHA").values
+    assert any(np.array_equal(line.get_xdata(), measured) for line in ax.lines)
+    bound = result.bound.sel(convention="in_situ", component="MHA", statement=SHOWN_BOUND["MHA"]).values
+    assert any(np.array_equal(line.get_xdata(), bound) for line in ax.lines)

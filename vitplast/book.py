@@ -93,7 +93,7 @@ def provenance(gathered: xr.Dataset, notebook: str) -> Any:
     facts = facts_of(gathered)
     lines = [f"**Made by** {{doc}}`{notebook} </notebooks/{notebook}>`, profile `{profile()}`"]
     lines += [f"{name}: {value}" for name, value in facts.items()]
-    return Markdown("\n\n".join(lines))
+    return Markdown("<br>".join(lines))
 
 
 def facts_of(gathered: xr.Dataset) -> dict[str, str]:

@@ -30,6 +30,12 @@ COLORS = {
 MARKERS = {"LN1": "v", "MHA": "o", "LN2": "^", "FC1": "s", "FC2": "D", "all": "*", "emb": "P", "head": "X"}
 
 CONVENTION_NAMES = {"common": "common input", "in_situ": "in situ"}
+VARIANT_NAMES = {
+    "as_coded": "formula as coded",
+    "heads_fixed": "the same, heads cut right",
+    "valid": "bound, valid",
+    "new": "bound, new",
+}
 
 
 def use_style() -> None:
@@ -104,7 +110,7 @@ def bounds_by_depth(bounds: xr.DataArray, largest: xr.DataArray | None = None) -
                     one,
                     lines[str(variant)],
                     color=COLORS[component],
-                    label=f"bound, {str(variant).replace('_', ' ')}",
+                    label=VARIANT_NAMES[str(variant)],
                 )
         if largest is not None:
             ax.plot(

@@ -52,7 +52,7 @@ def bound_ranking(bounds: Mapping[Any, xr.Dataset]) -> Verdict:
             )
             whole = blocks[np.isfinite(blocks).all(axis=1)]
             if not len(whole):
-                texts.append(f"{convention}, {variant}: no block has all bounds")
+                texts.append(f"{_words(convention)}, bound '{variant}': no block has all bounds")
                 continue
             ln1, mha, ln2, fc1, fc2 = whole.T
             ranked = (mha > np.maximum(fc1, fc2)) & (np.minimum(fc1, fc2) > np.maximum(ln1, ln2))
@@ -64,8 +64,8 @@ def bound_ranking(bounds: Mapping[Any, xr.Dataset]) -> Verdict:
             share = float(ranked.mean())
             found[convention, variant] = share, share >= 0.9 and max(spread) <= 1
             texts.append(
-                f"{convention}, {variant}: s = {share:.2f} of {len(whole)} blocks, "
-                f"|log2 FC1/FC2| = {spread[0]:.2f}, |log2 LN2/LN1| = {spread[1]:.2f}"
+                f"{_words(convention)}, bound '{variant}': the ranking holds in {ranked.sum()} of {len(whole)} blocks, "
+                f"FC1 and FC2 differ by a factor {2 ** spread[0]:.2f}, LN2 and LN1 by {2 ** spread[1]:.2f} (medians)"
             )
     primary = _primary(bounds)
     text, number = "; ".join(texts), found.get((primary, PAPER_BIAS), (np.nan,))[0]
@@ -91,7 +91,8 @@ def measured_ranking(plasticity: Mapping[Any, xr.Dataset], *, draws: int = 2000,
             below.append(bool((high < 0).any()))
         passing, failing = float(np.mean(above)), float(np.mean(below))
         texts.append(
-            f"{convention}: all gaps above 0 in {sum(above)}, some gap below 0 in {sum(below)} of {len(above)} datasets"
+            f"{_words(convention)}: all six gaps above 0 in {sum(above)} of {len(above)} datasets, "
+            f"some gap below 0 in {sum(below)}"
         )
         if convention == primary:
             number = passing
@@ -116,10 +117,13 @@ def bound_order(plasticity: Mapping[Any, xr.Dataset], bounds: Mapping[Any, xr.Da
         )
         whole = np.isfinite(predicted).all(axis=1)
         if not whole.any():
-            texts.append(f"{convention}: no block has all bounds")
+            texts.append(f"{_words(convention)}: no block has all bounds")
             continue
         tau, p = common_permutation(predicted[whole], measured[whole])
-        texts.append(f"{convention}: mean tau_b = {tau:.2f} over {whole.sum()} blocks, p = {p:.4f}")
+        texts.append(
+            f"{_words(convention)}: mean Kendall tau_b of 'valid' bound and rate {tau:.2f} "
+            f"over {whole.sum()} blocks, p = {p:.4f}"
+        )
         if convention == primary:
             number = tau
             verdict = "PASS" if tau >= 0.6 and p <= ALPHA else "FAIL" if tau <= 0 else "INCONCLUSIVE"
@@ -146,11 +150,11 @@ def predictions_closer(theory: Mapping[Any, xr.Dataset]) -> Verdict:
                         errors[name] += np.abs(np.log(measured / table.values)).tolist()
         both = np.isfinite(list(errors.values())).all(axis=0)
         if not both.any():
-            texts.append(f"{convention}: no block has prediction and bound")
+            texts.append(f"{_words(convention)}: no block has prediction and bound")
             continue
         near, far = (float(np.median(np.array(e)[both])) for e in errors.values())
         texts.append(
-            f"{convention}: median |log(measured / predicted)| = {near:.3f} over {both.sum()} maps, "
+            f"{_words(convention)}: median |log(measured / predicted)| = {near:.3f} over {both.sum()} maps, "
             f"{far:.3f} for the bounds"
         )
         if convention == primary:
@@ -178,7 +182,7 @@ def bounds_hold(plasticity: Mapping[Any, xr.Dataset], bounds: Mapping[Any, xr.Da
         if ratio[place] > worst:
             worst = float(ratio[place])
             labels = {d: largest[d].values[i] for d, i in zip(largest.dims, place, strict=True)}
-            where = f"{labels['convention']}, block {labels['layer']}, {labels['component']}"
+            where = f"{_words(labels['convention'])}, block {labels['layer']}, {labels['component']}"
     missing = f"; without a bound: {', '.join(sorted(lacking))}" if lacking else ""
     if worst == -np.inf:
         return "INCONCLUSIVE", f"no valid bound to compare with{missing}", np.nan
@@ -211,6 +215,10 @@ def _kendall(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     x, y = np.sign(a[:, i] - a[:, j]), np.sign(b[:, i] - b[:, j])
     size = np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1))
     return np.divide((x * y).sum(axis=1), size, out=np.zeros(len(a)), where=size > 0)
+
+
+def _words(convention: object) -> str:
+    return {"common": "common input", "in_situ": "in situ"}.get(str(convention), str(convention))
 
 
 def _gaps(means: xr.DataArray) -> np.ndarray:

@@ -26,10 +26,10 @@ BOUNDS = {
     "T12_separate": "attention: Theorem 10 with the norms of output and value of each head (Theorem 12)",
     "T12_sum": "attention: Theorem 10 with the norm of their product (Theorem 12)",
     "T12_stacked": "attention: Theorem 10 with heads stacked (Theorem 12)",
-    "T10_recentred": "attention: as T12_stacked, tokens measured from a common centre (Theorem 10)",
+    "T10_recentred": "attention: heads stacked, tokens measured from a common centre (Theorem 10)",
     "T14": "layer norm folded into what follows (Theorem 14)",
     "P15": "product over what is composed, LayerScale and layer norms folded (Prop. 15)",
-    "P15_centred": "MLP: as P15, with the mean slope of the activation taken apart (Prop. 15)",
+    "P15_centred": "MLP: product with the mean slope of the activation taken apart (Prop. 15)",
     "composed": "product of the bounds of the single components, nothing folded",
 }
 
@@ -259,7 +259,7 @@ STATEMENTS = (
     Statement(
         "T11",
         "Theorem 11",
-        "attention near given tokens, from its maps",
+        "attention at given tokens, from its maps",
         "attention_variants",
         "thm-local",
         "bounds the Jacobian at the tokens given",

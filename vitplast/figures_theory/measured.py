@@ -42,15 +42,15 @@ def ladder(result: xr.Dataset, convention: str, ax: Axes | None = None) -> Axes:
     if ax is None:
         ax = plt.subplots(figsize=(7.2, 5.4))[1]
     table, depth = shown(result, convention), result.sizes["layer"]
-    step, ring = depth + 2, "#222222"
+    step, ring, hollow = depth + 2, "#7f7f7f", {"fillstyle": "none", "markeredgewidth": 0.8}
     for c, component in enumerate(COMPONENTS):
         rows = c * step + np.arange(depth)
         one = table.sel(component=component)
         color = COLORS[component]
         ax.hlines(rows, one["measured"], one["bound"], color=color, linewidth=0.6, alpha=0.5)
         ax.plot(one["bound"], rows, linestyle="none", marker="|", markersize=7, color=color)
+        ax.plot(one["prediction"], rows, linestyle="none", marker="o", markersize=7, color=ring, **hollow)
         ax.plot(one["measured"], rows, linestyle="none", marker=MARKERS[component], markersize=3.5, color=color)
-        ax.plot(one["prediction"], rows, linestyle="none", marker="o", markersize=7, fillstyle="none", color=ring)
     ax.set(
         xscale="log",
         xlabel="rate of change",
@@ -62,9 +62,7 @@ def ladder(result: xr.Dataset, convention: str, ax: Axes | None = None) -> Axes:
     grey = "#4d4d4d"
     handles = [
         Line2D([], [], linestyle="none", marker="s", markersize=4, color=grey, label="mean rate measured"),
-        Line2D(
-            [], [], linestyle="none", marker="o", markersize=7, fillstyle="none", color="#222222", label="predicted"
-        ),
+        Line2D([], [], linestyle="none", marker="o", markersize=7, color=ring, label="predicted", **hollow),
         Line2D([], [], linestyle="none", marker="|", markersize=8, color=grey, label="upper bound"),
     ]
     ax.figure.legend(handles=handles, loc="outside lower center", ncols=3)

@@ -475,7 +475,7 @@ def test_the_classes_that_are_named_exist():
     ("make", "words"),
     [
         (lambda: timm.layers.Attention(E, H), "Theorems 10 to 12"),
-        (lambda: beit.Attention(E, H), "Theorem 10, first branch"),
+        (lambda: beit.Attention(E, H), "Theorem 10, first member"),
         (lambda: eva.EvaAttention(E, H, scale_norm=False), "Theorem 13, on a ball"),
         (lambda: swin_transformer_v2.WindowAttention(E, (3, 3), H), "Theorem 13, .*floors"),
         (lambda: nn.Linear(2, 2), "Theorem 3"),

@@ -31,9 +31,9 @@ class SharpExample(NamedTuple):
 def score_gain(kappa: Tensor) -> Tensor:
     """`G(kappa) = 1/2 + (k + 1/(4 k))^2 / 2` with `k = max(kappa, 1/2)` (Lemma 9).
 
-    It is the maximum over q in [0, 1] of `(1+q^2)/2 + (1-q^2)^2 kappa^2/2 + (1-q^2) q kappa`. With `u = q kappa` the
-    derivative is `(2u - 1)(u^2 - u - kappa^2)` up to a positive factor; its only root in (0, 1) is `q = 1/(2 kappa)`,
-    and for `kappa <= 1/2` the maximum is 1, at q = 1. Infinite where the square overflows.
+    It is the maximum over xi in [0, 1] of `(1+xi^2)/2 + (1-xi^2)^2 kappa^2/2 + (1-xi^2) xi kappa`. With `y = xi kappa`
+    the derivative is `(2y - 1)(y^2 - y - kappa^2)` up to a positive factor; its only root in (0, 1) is
+    `xi = 1/(2 kappa)`, and for `kappa <= 1/2` the maximum is 1, at xi = 1. Infinite where the square overflows.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def mixing_bound(score: Tensor, shift: Tensor, *, tokens: int, radius: float, fi
     radius
         r, the largest norm of a token of either input. A mean or root mean square does not meet the hypothesis.
     fixed_bias
-        Whether a mask or a position bias is added to the scores; only the first branch of the minimum holds then.
+        Whether a mask or a position bias is added to the scores; only the first member of the minimum holds then.
 
     Returns
     -------
@@ -142,7 +142,8 @@ def combine_heads(form: Canonical, per_head: Tensor, combine: str = "stacked") -
     """`sum ||O|| ||V|| b_h`, `sum ||M_h|| b_h` or `||[t_1 M_1 ... t_H M_H]||_2 sqrt(sum ||M_h|| b_h)` (Theorem 12).
 
     `t_h = sqrt(b_h / ||M_h||)`. With `V_h^T = U_h R_h`, U_h of orthonormal columns, the stacked norm is that of
-    `[t_h O_h R_h^T]_h`, shape (F, H d): no product of width E x E is formed for a head. Heads with M_h = 0 are dropped.
+    `[t_h O_h R_h^T]_h`, shape (F, H d): no product of width E x E is formed for a head. Heads with
+    M_h = 0 are dropped, and those with b_h = 0 add nothing.
 
     Parameters
     ----------

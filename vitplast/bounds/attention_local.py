@@ -1,6 +1,6 @@
 """Attention at given tokens: `||J|| <= sqrt(max_j sum_i P_ij (1 + ||S_i|| ||w_i||^2)) + max_i ||S_i A||` (Theorem 11).
 
-Row `i` of the attention map of a head is `P_i = softmax_j(x_j^T (A x_i + c) + b_ij)`, its covariance is
+Row `i` of the attention map of a head is `P_i = softmax_j(x_j^T (A x_i + c) + mu_ij)`, its covariance is
 `S_i = sum_j P_ij (x_j - m_i)(x_j - m_i)^T` with `m_i = sum_j P_ij x_j`, and `w_i = A x_i + c`. No ball is needed: the
 maps themselves say how far attention is from pooling. The value is a bound on the Jacobian *at* the given tokens, not
 on the rate of change of a pair, which would need the largest value along the segment (Theorem 2).
@@ -20,7 +20,7 @@ _CHUNK = 4_000_000
 
 
 def attention_maps(form: Canonical, x: Tensor, fixed_bias: Tensor | None = None) -> Tensor:
-    """`P_ij = softmax_j(x_j^T (A x_i + c) + b_ij)` of each head (Prop. 8), in float64.
+    """`P_ij = softmax_j(x_j^T (A x_i + c) + mu_ij)` of each head (Prop. 8), in float64.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ def attention_maps(form: Canonical, x: Tensor, fixed_bias: Tensor | None = None)
     x
         Tokens, shape (B, n, E).
     fixed_bias
-        Position bias or mask `b`, added to the scores: a shape that broadcasts to (B, H, n, n). `-inf` leaves a token
+        Position bias or mask `mu`, added to the scores: a shape that broadcasts to (B, H, n, n). `-inf` leaves a token
         out; each row must keep at least one.
 
     Returns

@@ -168,7 +168,7 @@ def attention_cosine_bound(
 ) -> float:
     """Theorem 13 with `Phi = t`, `Psi = 1`, `L_q = t ||Q|| / min ||q_i||`, `L_k = ||K|| / min ||k_j||` (Swin-v2).
 
-    Scores are `t cos(q_i, k_j) + b_ij`, with the factor t of each head as it is used (after the clamp). Biases of
+    Scores are `t cos(q_i, k_j) + mu_ij`, with the factor t of each head as it is used (after the clamp). Biases of
     queries and keys enter through the floors alone.
 
     Parameters

@@ -83,5 +83,5 @@ def statement(module: nn.Module) -> str:
 
 def _of_attention(read: ReadAttention) -> str:
     if read.kind == "plain":
-        return "Theorem 10, first branch, on a ball" if read.fixed_bias else "Theorems 10 to 12, on a ball"
+        return "Theorem 10, first member, on a ball" if read.fixed_bias else "Theorems 10 to 12, on a ball"
     return "Theorem 13, on a ball" + ("" if read.kind == "rope" else ", with floors for queries and keys")

@@ -29,7 +29,7 @@ from vitplast.errors import NoBoundError
 
 @dataclass(frozen=True)
 class ReadAttention:
-    """Attention up to an added constant: `sum_h O_h sum_j softmax_j(s q_i^T k_j + b_ij) V_h x_j`.
+    """Attention up to an added constant: `sum_h O_h sum_j softmax_j(s q_i^T k_j + mu_ij) V_h x_j`.
 
     Queries and keys are `Q x + b_q` and `K x + b_k`, then normalised (`qk_norm`: by the two norms, over each head;
     `cosine`: to length one, with `temperature` instead of s), then rotated by position (`rotated`).

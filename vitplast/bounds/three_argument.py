@@ -1,6 +1,6 @@
 """Attention in its queries, keys and values (Theorem 13): `sqrt(n) L_v + sqrt(n/2) R Phi L_k + R Psi L_q`.
 
-`F(q, k, v)_i = sum_j softmax_j(q_i^T k_j + b_ij) v_j` where queries have norm at most Phi, keys and values lie within
+`F(q, k, v)_i = sum_j softmax_j(q_i^T k_j + mu_ij) v_j` where queries have norm at most Phi, keys and values lie within
 Psi and R of fixed points, and queries, keys and values are L_q, L_k, L_v Lipschitz in the tokens. It needs no score
 matrix that is common to all positions, so it serves where Prop. 8 does not. A fixed bias or mask `b` changes nothing.
 """

@@ -39,9 +39,7 @@ def check_sets(runs: Iterable[dict[str, Any]]) -> None:
         source, target = (sizes.get((run.get(role, ""), allowed)) for role in ("source", "target"))
         if source and target:
             try:
-                pair_indices(
-                    source.get("source", 0), target.get("test", 0), run["pairs"], run.get("design", "disjoint")
-                )
+                pair_indices(source.get("source", 0), target.get("test", 0), run["pairs"], design)
             except InputError as error:
                 faults.setdefault(str(error), InputError(f"{run['source']} and {run['target']}: {error}"))
     if len(faults) == 1:

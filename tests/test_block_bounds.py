@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from vitplast.bounds.activations import ACTIVATION_SLOPES, activation_name, activation_reach
 from vitplast.bounds.attention import HeadNorms, attention_paper_bias, attention_quoted
-from vitplast.bounds.attention_ball import attention_bound, sharp_example
+from vitplast.bounds.attention_ball import attention_bound, mixing_bound, sharp_example
 from vitplast.bounds.attention_local import attention_maps
 from vitplast.bounds.blocks import (
     ACTIVATION_CONSTANTS,
@@ -491,7 +491,7 @@ def test_stem_rates_never_exceed_the_product(seed, name, reach):
 
 
 def test_the_bound_at_an_average_deviation_is_exceeded_by_the_mean_rate():
-    """Opposite tokens reach the LayerNorm's bound at their own deviation, which is convex in it."""
+    """Opposite tokens reach the LayerNorm's bound at their own deviation; for eps = 0 it is convex in it."""
     gamma = normal(6, seed=0)
     dense = gamma[:, None] * (torch.eye(6, dtype=torch.float64) - 1 / 6)
     direction = math.sqrt(6) * torch.linalg.svd(dense).Vh[:1]
@@ -525,10 +525,29 @@ def test_the_attention_bound_at_an_average_radius_is_exceeded_by_the_mean_rate()
 
 
 @settings(max_examples=25, deadline=None)
-@given(SEEDS, st.lists(st.floats(0.01, 30.0), min_size=2, max_size=6))
-def test_the_mean_of_a_convex_bound_is_never_below_the_bound_at_the_mean(seed, radii):
-    one = torch.ones(1)
-    norms = HeadNorms(one, one, normal(1, seed=seed).abs(), normal(1, seed=seed + 1).abs())
-    for form in (attention_quoted, attention_paper_bias):
-        values = [form(norms, tokens=7, radius=r) for r in radii]
-        assert form(norms, tokens=7, radius=sum(radii) / len(radii)) <= sum(values) / len(values) * (1 + 1e-12)
+@given(SEEDS, st.lists(st.floats(0.01, 30.0), min_size=2, max_size=6), st.floats(0.0, 1e-4))
+def test_the_mean_of_a_convex_bound_is_never_below_the_bound_at_the_mean(seed, numbers, eps):
+    """Quoted and repaired form and the first member of Theorem 10; LayerNorm where sigma^2 >= eps/2."""
+    one, (score, shift) = torch.ones(1), normal(2, 1, seed=seed).abs()
+    norms, gamma = HeadNorms(one, one, score, shift), normal(5, seed=seed + 2)
+    for bound in (
+        lambda r: attention_quoted(norms, tokens=7, radius=r),
+        lambda r: attention_paper_bias(norms, tokens=7, radius=r),
+        lambda r: float(mixing_bound(score, shift, tokens=7, radius=r, fixed_bias=True)),
+        lambda s: layernorm_constant(gamma, s, eps),
+    ):
+        values = [bound(number) for number in numbers]
+        assert bound(sum(numbers) / len(numbers)) <= sum(values) / len(values) * (1 + 1e-12)
+
+
+def test_the_smaller_of_the_two_members_is_not_convex_and_layernorm_is_not_near_zero():
+    """There the bound at an average is above the average of the bounds, for a short stretch."""
+    low, high, middle = (
+        float(mixing_bound(torch.tensor([0.05]), torch.tensor([0.3]), tokens=197, radius=r)) for r in (3.61, 6.41, 5.01)
+    )
+    assert middle > 1.1 * (low + high) / 2
+    eps, gamma = 0.01, normal(6, seed=0)
+    edge = math.sqrt(eps / 2)
+    for sigmas, sign in (([0.0, edge], 1), ([edge, 3 * edge], -1)):
+        first, last, at_mean = (layernorm_constant(gamma, s, eps) for s in (*sigmas, sum(sigmas) / 2))
+        assert sign * (at_mean - (first + last) / 2) > 1e-3

@@ -14,11 +14,11 @@ GREY = figures.COLORS["all"]
 
 
 def scale_curves(rates: xr.DataArray, limits: dict[str, float], crossings: list[float]) -> Axes:
-    """Plasticity of LN1, MHA and FC1 against the factor c of their inputs.
+    """Plasticity of LN1, MHA and FC1 against the factor a of their inputs.
 
-    `rates` has dims c, map; maps named like a component are drawn as such, "LN1, eps = 0" as a dashed line. `limits`
-    are the two limits of attention ("pooling", "hard"), drawn as dotted lines over the half where they apply;
-    `crossings` are the factors at which two components change places.
+    `rates` has dims factor, map; maps named like a component are drawn as such, "LN1, eps = 0" as a dashed line.
+    `limits` are the two limits of attention ("pooling", "hard"), drawn over the half where they apply; `crossings`
+    are the factors at which two components change places.
     """
     figures.use_style()
     _, ax = plt.subplots(figsize=(7.2, 3.6))
@@ -28,13 +28,13 @@ def scale_curves(rates: xr.DataArray, limits: dict[str, float], crossings: list[
         one = rates.sel(map=name)
         if name in figures.COLORS:
             color, marker = figures.COLORS[name], figures.MARKERS[name]
-            ax.plot(one.c, one, color=color, marker=marker, markevery=3, label=name)
+            ax.plot(one.factor, one, color=color, marker=marker, markevery=3, label=name)
         else:
-            ax.plot(one.c, one, "--", color=GREY, linewidth=1, label=r"LN1 with $\varepsilon=0$")
-    low, high = float(rates.c.min()), float(rates.c.max())
+            ax.plot(one.factor, one, "--", color=GREY, linewidth=1, label=r"LN1 with $\varepsilon=0$")
+    low, high = float(rates.factor.min()), float(rates.factor.max())
     ax.plot([low, 1], 2 * [limits["pooling"]], ":", color=GREY, label="mean pooling")
     ax.plot([max(1.0, high / 100), high], 2 * [limits["hard"]], "-.", color=GREY, label="hard attention")
-    ax.set(xscale="log", yscale="log", xlabel="factor c of the inputs", ylabel="plasticity")
+    ax.set(xscale="log", yscale="log", xlabel="factor $a$ of the inputs", ylabel="plasticity")
     ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return ax
 

@@ -83,8 +83,8 @@ def tightness(table: xr.Dataset) -> Axes:
     return ax
 
 
-def against_plan(table: xr.Dataset) -> Axes:
-    """Tightness found against the planned one, for formulas that hold and have one."""
+def against_earlier(table: xr.Dataset) -> Axes:
+    """Tightness found against that of an earlier search, for formulas that hold and have one."""
     use_style()
     shown = table.sel(case=((table.expected == "holds") & table.reference_tight.notnull()).values)
     _, ax = plt.subplots(figsize=(4.6, 3.6))
@@ -99,7 +99,7 @@ def against_plan(table: xr.Dataset) -> Axes:
     ax.set(
         xscale="log",
         yscale="log",
-        xlabel="tightness, earlier instances",
+        xlabel="tightness, earlier search",
         ylabel="tightness, here",
         xlim=ends,
         ylim=ends,

@@ -387,6 +387,21 @@ def test_correction_and_merged_corruptions_take_significance_away(paper):
     assert st.signed_rank([1, 2, 3, 4, 5, 6, 7])[0] == 2.0**-7
 
 
+@pytest.mark.parametrize("gaps", [1, 4, 7, 11])
+def test_no_signed_ranks_are_below_the_least(gaps):
+    assert st.signed_rank(range(1, gaps + 1))[1] == min(1.0, st.least_signed_rank(gaps))
+    signs = itertools.islice(itertools.product([1, -1], repeat=gaps), 64)
+    found = [st.signed_rank(np.arange(1, gaps + 1) * np.array(s))[1] for s in signs]
+    assert min(found) >= st.least_signed_rank(gaps)
+
+
+def test_seven_sets_cannot_reach_five_percent_after_the_correction(paper):
+    merged = st.merge_sets(paper[0], protocol.CORRUPTIONS, "CIFAR-10-C")
+    least = len(st.OTHERS) * st.least_signed_rank(len(merged))
+    assert least == 0.0625
+    assert (st.compare(merged).wilcoxon_holm >= least).all()
+
+
 def test_mean_ranks_put_ln2_before_fc2(paper):
     place, p = st.mean_ranks(paper[0])
     assert list(place.index) == ["FC1", "MHA", "LN2", "FC2", "LN1"]
@@ -423,6 +438,8 @@ def test_statistics_check_their_input(paper):
         st.signed_rank([0.0, 0.0])
     with pytest.raises(InputError, match="got 21"):
         st.signed_rank(range(1, 22))
+    with pytest.raises(InputError, match="got 0"):
+        st.least_signed_rank(0)
     with pytest.raises(InputError, match="no rows Fog"):
         st.merge_sets(paper[0], ["Snow", "Fog"], "both")
     with pytest.raises(InputError, match="got 1"):

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from vitplast import results
 from vitplast.bounds.attention_ball import attention_bound, mixing_bound, sharp_example
 from vitplast.bounds.canonical import score_norms, shift_norms
 from vitplast.bounds.layernorm import pair_bound
@@ -18,6 +19,7 @@ from vitplast.bounds.linear import spectral_norm
 from vitplast.errors import HypothesisError, InputError, ShapeError, UnknownNameError
 from vitplast.gradients.inequalities import attention_bounds, linear_bounds, norm_bounds
 from vitplast.local import local_lipschitz
+from vitplast.runs import project_root
 from vitplast.search import (
     CHEAP,
     VIOLATED,
@@ -36,6 +38,7 @@ from vitplast.search import (
     tokenwise,
 )
 from vitplast.search import attention as attention_cases
+from vitplast.search.stored import as_table
 
 SLACK = 1 + 1e-6
 SEEDS = st.integers(0, 2**31)
@@ -373,3 +376,15 @@ class TestGradientRatios:
         t = torch.linspace(-4, 4, 41, dtype=torch.float64, requires_grad=True)
         torch.nn.functional.gelu(t).sum().backward()
         torch.testing.assert_close(inequalities._gelu_slope(t.detach()), t.grad)
+
+
+class TestStoredTable:
+    def test_rows_follow_the_order_of_the_cases(self):
+        """Gathered runs lie in the order of their names, where kappa = 100 comes before kappa = 2."""
+        table = as_table(results.read(project_root() / "data" / "search" / "search.nc"))
+        found = list(dict.fromkeys(str(row).split(": ")[0] for row in table.case.values))
+        names = [case.name for case in cases()]
+        assert found == [name for name in names if name in found]
+        assert found.index("A0-iii-2") < found.index("A0-iii-100")
+        assert len(table.case) == len(set(table.case.values)) >= len(found)
+        assert all(table.attrs[name] >= 2 for name in ("starts", "steps"))

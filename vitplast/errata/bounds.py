@@ -1,4 +1,4 @@
-"""A1 to A4 and B10: heads cut along the wrong axis, no query bias, a LayerNorm without 1/sigma, a mean for a maximum.
+"""A1 to A4 and B10: heads by columns, queries without bias, a LayerNorm without 1/sigma, a typical radius, ranks.
 
 Small attention layers on which each fault shows by hand, and the authors' steps written out. Valid versions are in
 `vitplast.bounds`: `heads` and `row_norms`, `attention_paper_bias` and `attention_bound`, `layernorm_constant`.

@@ -95,6 +95,24 @@ def signed_rank(gaps: Sequence[float]) -> tuple[float, float]:
     return above, min(1.0, 2 * min(above, below))
 
 
+def least_signed_rank(gaps: int) -> float:
+    """B5: `2 / 2^n`, the smallest two-sided p-value of signed ranks: all n gaps have one sign.
+
+    Raises
+    ------
+    InputError
+        If there is no gap.
+
+    Examples
+    --------
+    >>> least_signed_rank(7)
+    0.015625
+    """
+    if gaps < 1:
+        raise InputError(f"the test needs one gap or more, got {gaps}")
+    return 2.0 ** (1 - gaps)
+
+
 def compare(accuracy: pd.DataFrame, reference: str = "MHA", others: Sequence[str] = OTHERS) -> pd.DataFrame:
     """B5: `reference` against each of the others over the data sets, paired; one row an other.
 

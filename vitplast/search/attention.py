@@ -187,10 +187,10 @@ def cases() -> tuple[Case, ...]:
             "A1",
             "Theorem 12",
             f"MHA, n = {n}, d = {d}, H = {h}, r = {r:g}",
-            tuple(Version(formula, reference=value) for formula, value in planned.items()),
+            tuple(Version(formula, reference=value) for formula, value in earlier.items()),
             lambda a=(n, d, h, r): plain(*a),
         )
-        for name, (n, d, h, r, planned) in SIZES.items()
+        for name, (n, d, h, r, earlier) in SIZES.items()
     ]
     found += [
         Case(

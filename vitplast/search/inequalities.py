@@ -108,7 +108,7 @@ def cases() -> tuple[Case, ...]:
         Case(f"A0-iii-{k:g}", "A0", "Lemma 9", f"(iii), kappa = {k:g}", gain, lambda k=k: score_gain_reached(k))
         for k in KAPPAS
     ]
-    planned = {"FC1": 0.83, "FC2": 0.95, "gamma": 0.37, "beta": 0.77, "V": 0.48, "Q": 0.03, "K": 0.06}
+    earlier = {"FC1": 0.83, "FC2": 0.95, "gamma": 0.37, "beta": 0.77, "V": 0.48, "Q": 0.03, "K": 0.06}
     found += [
         Case(
             f"G1-{part}",
@@ -118,7 +118,7 @@ def cases() -> tuple[Case, ...]:
             (Version("Prop. 17", reference=value),),
             lambda part=part: gradients(part),
         )
-        for part, value in planned.items()
+        for part, value in earlier.items()
     ]
     return tuple(found)
 

@@ -30,7 +30,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Version:
-    """One formula for the bound of a case. `reference` is the tightness, or factor, planned for such a setting."""
+    """One formula for the bound of a case. `reference` is the tightness, or factor, of an earlier search."""
 
     formula: str
     expected: str = HOLDS

@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 
 from vitplast import results
+from vitplast.search.cases import cases
 from vitplast.search.problems import Case
 from vitplast.search.table import table_of
 
@@ -37,11 +38,14 @@ def as_result(case: Case, found: dict[str, Any]) -> xr.Dataset:
 def as_table(gathered: xr.Dataset) -> xr.Dataset:
     """Results of many cases as the table that `table_of` makes: one row a formula, along `case`.
 
-    The attributes starts, steps and seed are those of the first case.
+    Cases come in the order of `cases`, unknown ones at the end. The attributes starts, steps and seed are those of the
+    first case.
     """
-    rows, given = [], {}
-    for one in results.singles(gathered):
-        given = json.loads(one.attrs["params_json"])
+    known = {case.name: place for place, case in enumerate(cases())}
+    singles = [(json.loads(one.attrs["params_json"]), one) for one in results.singles(gathered)]
+    singles.sort(key=lambda single: known.get(single[0]["case"], len(known)))
+    rows = []
+    for given, one in singles:
         row = one.reset_coords().drop_vars("case").rename(formula="case")
         row["formula"] = ("case", row["case"].values)
         row["case"] = [f"{given['case']}: {formula}" for formula in row["formula"].values]
@@ -49,5 +53,5 @@ def as_table(gathered: xr.Dataset) -> xr.Dataset:
         rows.append(row.assign({n: ("case", [row[n].item()] * row.sizes["case"]) for n in scalars}))
     table = xr.concat(rows, "case", combine_attrs="drop_conflicts")
     table["exact"] = table["exact"].astype(bool)
-    attrs = gathered.attrs | {name: given[name] for name in ("starts", "steps", "seed")}
+    attrs = gathered.attrs | {name: singles[0][0][name] for name in ("starts", "steps", "seed")}
     return table.set_coords(["id", "statement", "setting", "formula"]).assign_attrs(attrs)

@@ -114,7 +114,7 @@ def table_of(cases: Sequence[Case], found: Iterable[dict[str, Any]], **attrs: in
     -------
     Dataset along `case` (coordinates id, statement, setting, formula). `bound` is NaN for versions that are violated,
     `claimed` for those that hold; `tight = adversarial / bound` or `/ claimed`: at most 1 if the formula holds, above
-    1 if it is violated. `reference_tight` is the planned value for such a setting, NaN if there is none.
+    1 if it is violated. `reference_tight` is that of an earlier search in such a setting, NaN if there is none.
 
     Raises
     ------
@@ -167,7 +167,7 @@ _MEANING = {
     "random": ("1", "largest rate of the random pairs"),
     "adversarial": ("1", "largest rate found by the search"),
     "tight": ("1", "largest rate found over the bound or the claimed value"),
-    "reference_tight": ("1", "planned tightness for such a setting"),
+    "reference_tight": ("1", "tightness in an earlier search of such a setting"),
     "seconds": ("s", "time of the search of the case"),
 }
 

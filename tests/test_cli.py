@@ -41,7 +41,7 @@ def test_tables_and_versions(capsys):
         assert out.strip(), command
 
 
-@pytest.mark.parametrize("command", ["measure", "bounds"])
+@pytest.mark.parametrize("command", ["measure", "bounds", "theory"])
 def test_a_result_is_printed_and_written(capsys, tmp_path, command):
     options = [*TINY, "--source", "digits", "--target", "digits", "--pairs", "4"]
     code, out, _ = run(capsys, command, *options)
@@ -52,7 +52,19 @@ def test_a_result_is_printed_and_written(capsys, tmp_path, command):
     assert "out.nc" in err
     ds = results.read(tmp_path / "out.nc")
     assert ds.attrs["weights_origin"] == "random"
-    assert list(ds.component.values) == ["LN1", "MHA", "LN2", "FC1", "FC2"]
+    assert list(ds.component.values[:5]) == ["LN1", "MHA", "LN2", "FC1", "FC2"]
+
+
+def test_search_and_gradients_are_printed(capsys):
+    code, out, _ = run(capsys, "search", "--case", "N1-positive", "--starts", "2", "--steps", "10", "--json")
+    rows = json.loads(out)
+    assert code == 0
+    assert rows[0]["formula"] == "exact constant"
+    assert 0.9 < rows[0]["tight"] <= 1 + 1e-9
+    pairs = ("--source", "digits", "--target", "digits", "--pairs", "2", "--images", "1", "--factors", "1")
+    code, out, _ = run(capsys, "gradients", *TINY, *pairs, "--json")
+    assert code == 0
+    assert [row["component"] for row in json.loads(out)] == ["LN1", "MHA", "LN2", "FC1", "FC2"]
 
 
 def test_finetune_prints_its_accuracy(capsys):
@@ -76,6 +88,10 @@ def test_finetune_prints_its_accuracy(capsys):
         (["measure", *TINY, "--target", "digits:snwo"], ["snow"]),
         (["measure", *TINY, "--target", "digits:snow:9"], ["9", "5"]),
         (["measure", *TINY, "--convention", "insitu"], ["in_situ"]),
+        (["theory", *TINY, "--convention", "insitu"], ["in_situ"]),
+        (["theory", *TINY, "--local-points", "1"], ["at least 2"]),
+        (["gradients", *TINY, "--factors", "2"], ["hold 1"]),
+        (["search", "--case", "N8"], ["N7"]),
         (["measure", *TINY, "--design", "cross"], ["crossed"]),
         (["measure", *TINY, "--precision", "float8"], ["float16"]),
         (["measure", *TINY, "--pairs", "1"], ["at least 2"]),

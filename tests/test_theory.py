@@ -21,10 +21,12 @@ from vitplast.errors import InputError, LayoutError, ModeError, ShapeError
 from vitplast.local import math_attention
 from vitplast.measure import measure
 from vitplast.measure.sides import Side
+from vitplast.pairs import pair_indices
 from vitplast.predictions import isotropic, second_moment, second_moment_prediction
 from vitplast.statements import BOUNDS, LAWS, MAPS, STATEMENTS
 from vitplast.theory import survey
 from vitplast.theory.rates import mapped_rates
+from vitplast.theory.survey import halves
 from vitplast.theory.walk import walk
 
 ROOT = Path(__file__).parent.parent
@@ -239,7 +241,7 @@ def test_refusals(model):
 
 
 def test_mapped_rates_of_common_input_alone(model):
-    rates = mapped_rates(measure(model, images(3).double(), images(3, 1).double(), conventions=["common"]))
+    rates = mapped_rates(measure(model, images(3).double(), images(3, 1).double(), conventions=["common"]), (0, 1))
     assert rates.sel(component=list(MAPS[5:])).isnull().all()
     assert rates.sel(component=list(COMPONENTS)).notnull().all()
 
@@ -250,11 +252,82 @@ def test_the_benchmark_computes_every_bound(model):
     count = len(json.loads(survey(model, x, y, local_pairs=0).attrs["no_bound"]))
     eps = {(layer, k): 1e-5 for layer in (0, 1) for k in ("LN1", "LN2")}
     index = np.arange(2)
-    seen = walk(model, Side("x", x, model), Side("y", y, model), index, index, {}, eps, {}, keep=0, batch_size=4)
+    seen = walk(
+        model, Side("x", x, model), Side("y", y, model), index, index, {}, eps, {}, index % 2 == 0, keep=0, batch_size=4
+    )
     assert count == 0
     assert bench_bounds.every_bound(model, tokens, seen) == int(
         survey(model, x, y, local_pairs=0).bound.notnull().sum()
     )
+
+
+def test_a_block_of_another_order_has_no_bound_as_a_whole():
+    torch.manual_seed(0)
+    post = timm.models.VisionTransformer(
+        img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=3, num_classes=0,
+        block_fn=timm.models.vision_transformer.ResPostBlock,
+    ).double().eval()  # fmt: skip
+    ds = survey(post, images(4).double(), images(4, 1).double(), local_pairs=1, local_points=2)
+    assert ds.bound.sel(component=list(MAPS[5:])).isnull().all()
+    assert ds.measured_mean.sel(component=list(MAPS[5:])).isnull().all()
+    assert "ResPostBlock" in next(iter(json.loads(ds.attrs["no_bound"])["block"]))
+    assert float(ds.tightness.drop_sel(statement="quoted").max()) <= SLACK
+
+
+def test_tokens_that_never_differ_do_not_count_in_local_norms():
+    model = vit()
+    with torch.no_grad():
+        model.cls_token.mul_(1e-3)
+        model.pos_embed[:, 0] = 0
+    ds = survey(model, images(4).double(), images(4, 1).double(), local_pairs=2, local_points=2)
+    one = ds.sel(convention="in_situ", component="MHA(LN1)")
+    assert bool((one.local_norm <= one.bound.sel(statement="T14") * SLACK).all())
+
+
+def test_a_pair_that_coincides_is_left_out_everywhere(model):
+    x, y = images(101).double(), images(101, 1).double()
+    y[5] = x[5]
+    ds = survey(model, x, y, local_pairs=0)
+    rates = measure(model, x, y)["rate"]
+    assert ds.attrs["pairs"] == 100
+    odd = rates.sel(pair=rates.pair % 2 == 1).mean("pair")
+    five = ds.sel(component=list(COMPONENTS)).measured_test
+    np.testing.assert_allclose(five, odd.transpose(*five.dims), rtol=1e-12)
+
+
+def test_a_norm_without_eps_has_no_global_constant():
+    model = timm.models.VisionTransformer(
+        img_size=32, patch_size=8, embed_dim=24, depth=1, num_heads=3, num_classes=0,
+        norm_layer=partial(nn.LayerNorm, eps=0.0),
+    ).eval()  # fmt: skip
+    ds = survey(model, images(4), images(4, 1), local_pairs=0)
+    assert ds.bound.sel(statement="T6_global").isnull().all()
+    assert ds.bound.sel(statement="T6", component="LN1").notnull().all()
+
+
+@pytest.mark.parametrize("design", ["crossed", "cycled"])
+def test_predictions_are_tested_on_other_images(model, design):
+    ds = survey(model, images(4), images(4, 1), pairs=4, design=design, local_pairs=0)
+    assert ds.measured_test.sel(component="FC1").notnull().all()
+    source, target = pair_indices(4, 4, 4, design)
+    used, unseen = halves(source, target, np.arange(len(source)), design)
+    assert not set(source[used]) & set(source[unseen])
+    assert not set(target[used]) & set(target[unseen])
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"source_index": np.arange(2)}, "both"),
+        ({"local_pairs": -1}, "local_pairs"),
+        ({"local_pairs": 1.5}, "1.5"),
+        ({"local_points": 1}, "local_points"),
+        ({"conventions": ["common", "common"]}, "twice"),
+    ],
+)
+def test_arguments_are_checked_before_any_pass(model, values, named):
+    with pytest.raises(InputError, match=named):
+        survey(model, images(4), images(4, 1), **values)
 
 
 # ---- the table of statements ----------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ def inputs(name: str) -> tuple[nn.Module, xr.Dataset, Walk]:
     eps = {(layer, k): b.norm(k).eps for layer, b in blocks.items() for k in ("LN1", "LN2")}
     sides = (Side("source", x, model), Side("target", y, model))
     index = torch.arange(2).numpy()
-    seen = walk(model, *sides, index, index, {}, eps, {}, keep=0, batch_size=4)
+    seen = walk(model, *sides, index, index, {}, eps, {}, index % 2 == 0, keep=0, batch_size=4)
     return model, tokens, seen
 
 

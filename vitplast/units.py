@@ -169,6 +169,13 @@ def summary(kind: str, dataset: xr.Dataset) -> list[dict[str, Any]]:
             | {"largest ratio": float(one.ratio.sel(component=k).max())}
             for k in COMPONENTS
         ]
+    if kind == "search":
+        return [
+            {"formula": str(f), "expected": str(one.expected.item()), "value": float(one.bound.fillna(one.claimed))}
+            | {n: float(one[n]) for n in ("random", "adversarial", "tight")}
+            for f in dataset.formula.values
+            for one in (dataset.sel(formula=f),)
+        ]
     scalars = {str(name): v for name, v in dataset.data_vars.items() if not v.dims}
     return [{"what": name, "value": v.item(), "unit": v.attrs["units"]} for name, v in scalars.items()]
 

@@ -67,7 +67,8 @@ def add_compute_commands(app: typer.Typer) -> None:
 def _single(kind: str, options: dict[str, Any]) -> parameters.Parameters:
     """Parameters from command-line options: single names back to the lists that the notebooks take."""
     plural = {single: name for name, single in parameters.KINDS[kind].swept.items()}
-    plural |= {"convention": "conventions"} if kind == "plasticity" else {}
+    listed = {f.name for f in dataclasses.fields(parameters.KINDS[kind])}
+    plural |= {"convention": "conventions"} if "conventions" in listed else {}
     values = {plural.get(name, name): value for name, value in options.items()}
     if values.pop("random", False):
         values["weights"] = "random"

@@ -10,15 +10,16 @@ from matplotlib.patches import Circle
 
 from vitplast import figures
 
-GREY, MHA = figures.COLORS["all"], figures.COLORS["MHA"]
-#: Line style, colour and label of each form of the bound, in the order in which legends show them.
+#: The colour of MHA is for measured rates of MHA; forms of the bound differ by grey or black and by line style.
+BLACK, GREY, MHA = "black", "0.55", figures.COLORS["MHA"]
+#: Line style, colour, width and label of each form of the bound, in the order in which legends show them.
 FORMS = {
-    "quoted": (":", GREY, "paper's form"),
-    "repaired": ("--", GREY, "its repair, with bias"),
-    "separate": ("-.", figures.COLORS["FC1"], "new, heads separate"),
-    "sum": ((0, (5, 1)), figures.COLORS["emb"], "new, heads summed"),
-    "stacked": ("-", MHA, "new, heads stacked"),
-    "centred": ((0, (1, 2)), figures.COLORS["LN2"], "new, stacked, recentred"),
+    "quoted": (":", GREY, 1.5, "paper's form"),
+    "repaired": ("--", GREY, 1.5, "its repair, with bias"),
+    "separate": ("-.", BLACK, 1.0, "new, heads separate"),
+    "sum": ((0, (5, 1)), BLACK, 1.0, "new, heads summed"),
+    "stacked": ("-", BLACK, 1.5, "new, heads stacked"),
+    "centred": ((0, (1, 1)), "0.75", 2.5, "new, stacked, recentred"),
 }
 #: Marker and label of what is measured.
 MEASURED = {"local": ("x", r"largest $\|J\|_2$ found"), "rate": ("o", "largest rate of a pair")}
@@ -34,12 +35,12 @@ def switch(moves: np.ndarray, fixed: np.ndarray, heights: np.ndarray, runs: dict
     _, axes = plt.subplots(1, 2, figsize=(7.2, 3.2), width_ratios=[1, 1.25])
     axes[0].add_patch(Circle((0, 0), 1, fill=False, color=GREY, linewidth=0.8))
     axes[0].plot(*moves[[0, -1]].T, "-", color=GREY, linewidth=4, alpha=0.35)
-    axes[0].plot(*moves[len(moves) // 3], "s", color=GREY)
-    axes[0].plot(*fixed.T, "s", color=GREY)
+    for place in (moves[len(moves) // 3], *fixed):
+        axes[0].plot(*place, "s", markeredgecolor=BLACK, markerfacecolor="white")
     places = [(*moves[-1], "1 moves"), (*fixed[0], "2"), (*fixed[1], "3 looks")]
     for x, y, name in places:
         axes[0].annotate(name, (x, y), xytext=(0, 6), textcoords="offset points", fontsize=8, ha="center")
-    for (name, one), (color, marker) in zip(runs.items(), [(figures.COLORS["LN2"], "^"), (MHA, "o")], strict=True):
+    for (name, one), (color, marker) in zip(runs.items(), [(GREY, "^"), (BLACK, "o")], strict=True):
         axes[0].plot(*one.output.values[::4].T, marker, color=color, markersize=3)
         axes[1].plot(heights, one.weight, color=color)
         axes[1].plot(heights[::12], one.weight[::12], marker, color=color, label=name)
@@ -56,8 +57,8 @@ def forms(curves: dict[str, xr.DataArray]) -> list[Axes]:
     for ax, (label, one) in zip(axes[0], curves.items(), strict=True):
         along = one[one.dims[-1]]
         for name in one.form.values:
-            style, color, text = FORMS[str(name)]
-            ax.plot(along, one.sel(form=name), linestyle=style, color=color, label=text)
+            style, color, width, text = FORMS[str(name)]
+            ax.plot(along, one.sel(form=name), linestyle=style, color=color, linewidth=width, label=text)
         ax.set(xscale="log", yscale="log", xlabel=label)
     axes[0][0].set_ylabel("bound on the rate of change")
     fig.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
@@ -70,10 +71,9 @@ def depth(bounds: xr.DataArray, measured: xr.DataArray) -> list[Axes]:
     fig, axes = plt.subplots(1, bounds.sizes["convention"], sharey=True, squeeze=False, figsize=(7.2, 3.6))
     for ax, convention in zip(axes[0], bounds.convention.values, strict=True):
         for name in bounds.form.values:
-            style, color, text = FORMS[str(name)]
-            ax.plot(
-                bounds.layer, bounds.sel(convention=convention, form=name), linestyle=style, color=color, label=text
-            )
+            style, color, width, text = FORMS[str(name)]
+            one = bounds.sel(convention=convention, form=name)
+            ax.plot(one.layer, one, linestyle=style, color=color, linewidth=width, label=text)
         for kind, (marker, text) in MEASURED.items():
             one = measured.sel(convention=convention, kind=kind)
             ax.plot(one.layer, one, marker, color=MHA, linestyle="none", label=text)
@@ -89,9 +89,9 @@ def sharpness(tokens: np.ndarray, shares: dict[str, np.ndarray], limit: np.ndarr
     figures.use_style()
     _, ax = plt.subplots(figsize=(6.4, 3.2))
     for (name, values), marker in zip(shares.items(), "os^", strict=False):
-        _, color, text = FORMS[name]
+        _, color, _, text = FORMS[name]
         ax.plot(tokens, values, marker, color=color, linestyle="none", label=f"rate / {text}")
-    ax.plot(tokens, limit, "-", color=MHA, linewidth=1, label="its limit, strong scores")
+    ax.plot(tokens, limit, "-", color=BLACK, linewidth=1, label="its limit, strong scores")
     ax.axhline(1 / np.sqrt(24), color=GREY, linewidth=1, linestyle=":")
     ax.annotate(r"$1/\sqrt{24}$", (tokens[0], 1 / np.sqrt(24)), xytext=(0, 4), textcoords="offset points", fontsize=9)
     ax.set(xscale="log", xlabel="tokens n", ylabel="share of the bound reached", ylim=(0, 1.05))

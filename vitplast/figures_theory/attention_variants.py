@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 
 from vitplast import figures
 
-GREY, COLOR = figures.COLORS["all"], figures.COLORS["MHA"]
+#: The colour of MHA is for measured rates of MHA; bounds and predictions are black or grey.
+BLACK, GREY, MHA = "black", "0.55", figures.COLORS["MHA"]
 #: Line style and legend of each step of the ladder, from the loosest to the tightest.
 STEPS = {
     "ball": ("-", "bound on the ball (Theorem 12)"),
@@ -33,15 +34,15 @@ def folded(table: xr.Dataset) -> Axes:
 
 
 def pooling(tables: dict[str, xr.Dataset]) -> list[Axes]:
-    """Left: measured mean rate (markers) and the pooling prediction (lines); right: entropy. One colour a table.
+    """Left: measured mean rate (markers) and the pooling prediction (lines); right: entropy. One marker a table.
 
     Each table has dim layer and the variables mean, pooling, entropy.
     """
     figures.use_style()
     fig, axes = plt.subplots(1, 2, figsize=(7.2, 3.2))
-    for (name, table), color, marker in zip(tables.items(), (COLOR, GREY), "ox", strict=False):
+    for (name, table), color, marker in zip(tables.items(), (BLACK, GREY), "ox", strict=False):
         axes[0].plot(table.layer, table.pooling, "--", color=color, label=f"pooling, {name}")
-        axes[0].plot(table.layer, table["mean"], marker, color=color, label=f"measured, {name}")
+        axes[0].plot(table.layer, table["mean"], marker, color=MHA, label=f"measured, {name}")
         axes[1].plot(table.layer, table.entropy, marker, linestyle="-", linewidth=0.8, color=color)
     axes[0].set(xlabel="block", ylabel="rate of MHA", ylim=(0, None))
     axes[1].axhline(1.0, linestyle="--", color=GREY, linewidth=0.8)
@@ -58,9 +59,9 @@ def broken(panels: dict[str, dict[str, np.ndarray]]) -> list[Axes]:
     figures.use_style()
     fig, axes = plt.subplots(1, len(panels), figsize=(7.2, 3.2))
     for ax, (label, one) in zip(axes, panels.items(), strict=True):
-        ax.plot(one["x"], one["right"], "-", color=COLOR, label="bound")
+        ax.plot(one["x"], one["right"], "-", color=BLACK, label="bound")
         ax.plot(one["x"], one["wrong"], "--", color=GREY, label="bound without the hypothesis")
-        ax.plot(one["x"], one["rate"], "o", color=COLOR, markeredgecolor="white", label="rate of the pair")
+        ax.plot(one["x"], one["rate"], "o", color=MHA, markeredgecolor="white", label="rate of the pair")
         ax.set(xscale="log", yscale="log", xlabel=label)
     axes[0].set_ylabel("rate of change")
     fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
@@ -71,14 +72,14 @@ def _lines(table: xr.Dataset, lines: dict[str, tuple[str, str]], label: str) -> 
     figures.use_style()
     fig, ax = plt.subplots(figsize=(7.2, 3.4))
     for name, (style, words) in lines.items():
-        ax.plot(table.layer, table[name], style, color=COLOR, label=words)
+        ax.plot(table.layer, table[name], style, color=BLACK, label=words)
     ax.errorbar(
         table.layer,
         table["mean"],
         yerr=[table["mean"] - table.low, table.high - table["mean"]],
         linestyle="none",
         marker=figures.MARKERS["MHA"],
-        color=COLOR,
+        color=MHA,
         markeredgecolor="white",
         label="measured rate",
     )

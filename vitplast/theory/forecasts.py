@@ -1,4 +1,4 @@
-"""Every prediction of one block, from the even pairs; a bound says what is never passed, this where the mean lies."""
+"""Every prediction of one block, from half of the pairs: where the mean rate should lie, not what is never passed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from vitplast.theory.walk import Walk
 Entry = tuple[str, str, str, Callable[[], float]]
 
 
-def forecasts(block: Block, layer: int, rates: xr.DataArray, walk: Walk) -> Iterator[Entry]:
+def forecasts(block: Block, layer: int, seen: xr.DataArray, walk: Walk) -> Iterator[Entry]:
     """What predicts the rates of the block at `layer`; nothing is computed yet.
 
-    `rates` from `mapped_rates`: in situ every layer has inputs of its own, and the second-moment law there gives the
-    root mean square rate of the even pairs. On common input `walk.moment` serves all layers.
+    `seen` holds the rates (from `mapped_rates`) of the pairs that predictions may use: in situ every layer has inputs
+    of its own, and the second-moment law there gives their root mean square. On common input `walk.moment` serves all
+    layers.
     """
-    for convention in rates["convention"].values.tolist():
-        even = rates.sel(convention=convention, layer=layer)[:, ::2]
+    for convention in seen["convention"].values.tolist():
+        even = seen.sel(convention=convention, layer=layer)
         for component in ("FC1", "FC2"):
             yield from _linear(block, component, convention, even.sel(component=component).values, walk)
         for component in ("LN1", "LN2"):

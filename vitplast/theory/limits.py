@@ -45,6 +45,14 @@ class Block:
     width: int
     tokens: int
 
+    def check_prenorm(self) -> None:
+        """Whether the block adds `f(norm(x))` to x; of no other is it known what its parts make together."""
+        from timm.models.vision_transformer import Block as Prenorm
+
+        own = "forward" in vars(self.module) or self.module._forward_hooks or self.module._forward_pre_hooks
+        if type(self.module).forward is not Prenorm.forward or own:
+            raise NoBoundError(f"is in a {type(self.module).__name__}; only timm's pre-norm Block is known as a whole")
+
     def attention(self) -> ReadAttention:
         """The attention, of the kind that Theorem 10 covers."""
         read = read_attention(self.module.attn)
@@ -122,6 +130,8 @@ def _norm(
 
     def exact(floor: float) -> float:
         norm = block.norm(component)
+        if floor == 0 and norm.eps == 0:
+            raise NoBoundError("has eps = 0: without a floor of the deviation nothing bounds it")
         return layernorm_constant(norm.weight, floor, norm.eps)
 
     def paper() -> float:
@@ -195,14 +205,25 @@ def _together(
         branches = folded_attention(block.layerscale(1)), through(first, block.layerscale(2))
         return composition(*(residual_bound(branch) for branch in branches))
 
+    def whole_block(compute: Callable[[], float]) -> Callable[[], float]:
+        def checked() -> float:
+            block.check_prenorm()
+            return compute()
+
+        return checked
+
     first, kept_attention = once(folded_linear), once(attention)
-    yield "T14", "in_situ", "MHA(LN1)", folded_attention
-    yield "T14", "in_situ", "FC1(LN2)", first
-    yield "P15", "in_situ", "MLP", lambda: through(whole["FC1"])
-    yield "P15", "in_situ", "MLP(LN2)", lambda: through(first)
-    yield "P15", "in_situ", "block", halves
-    yield "P15_centred", "in_situ", "MLP", lambda: centred(folded=False)
-    yield "P15_centred", "in_situ", "MLP(LN2)", lambda: centred(folded=True)
-    yield "composed", "in_situ", "MHA(LN1)", lambda: composition(norm["LN1"](), kept_attention())
-    yield "composed", "in_situ", "FC1(LN2)", lambda: composition(norm["LN2"](), whole["FC1"]())
-    yield "composed", "in_situ", "MLP(LN2)", lambda: composition(norm["LN2"](), through(whole["FC1"]))
+    together = {
+        ("T14", "MHA(LN1)"): folded_attention,
+        ("T14", "FC1(LN2)"): first,
+        ("P15", "MLP"): lambda: through(whole["FC1"]),
+        ("P15", "MLP(LN2)"): lambda: through(first),
+        ("P15", "block"): halves,
+        ("P15_centred", "MLP"): lambda: centred(folded=False),
+        ("P15_centred", "MLP(LN2)"): lambda: centred(folded=True),
+        ("composed", "MHA(LN1)"): lambda: composition(norm["LN1"](), kept_attention()),
+        ("composed", "FC1(LN2)"): lambda: composition(norm["LN2"](), whole["FC1"]()),
+        ("composed", "MLP(LN2)"): lambda: composition(norm["LN2"](), through(whole["FC1"])),
+    }
+    for (statement, component), compute in together.items():
+        yield statement, "in_situ", component, whole_block(compute)

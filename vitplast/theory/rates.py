@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import xarray as xr
 
@@ -18,18 +20,18 @@ _TOGETHER = {
 }
 
 
-def mapped_rates(measured: xr.Dataset) -> xr.DataArray:
+def mapped_rates(measured: xr.Dataset, prenorm: Collection[int]) -> xr.DataArray:
     """`||g(X) - g(Y)|| / ||X - Y||` for every map of `MAPS`: (convention, layer, component, pair).
 
     `measured` is what `vitplast.measure.measure` returns. In situ the output of a part is seen where the next one
     takes it in, so what is put together needs no further pass; on common input it is not there (NaN), nor is the last
-    block in situ.
+    block in situ, nor is what the parts of a block make that is not among the layers `prenorm`.
     """
     shape = {**measured["rate"].sizes, "component": len(MAPS)}
     found = xr.DataArray(
         np.full([shape[d] for d in ("convention", "layer", "component", "pair")], np.nan),
         dims=("convention", "layer", "component", "pair"),
-        coords={**{d: measured[d] for d in ("convention", "layer")}, "component": list(MAPS)},
+        coords={**{d: measured[d].values for d in ("convention", "layer", "pair")}, "component": list(MAPS)},
     )
     found.loc[{"component": list(COMPONENTS)}] = measured["rate"].transpose(*found.dims).sel(component=list(COMPONENTS))
     if "in_situ" in measured["convention"].values:
@@ -39,5 +41,6 @@ def mapped_rates(measured: xr.Dataset) -> xr.DataArray:
                 seen[f"distance_{side}"].sel(component=component).shift(layer=-later)
                 for component, side, later in (start, end)
             )
-            found.loc[{"component": name, "convention": "in_situ"}] = (after / before).transpose("layer", "pair")
+            ratio = (after / before).where(after["layer"].isin(list(prenorm)))
+            found.loc[{"component": name, "convention": "in_situ"}] = ratio.transpose("layer", "pair")
     return found

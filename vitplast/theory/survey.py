@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vitplast.bounds.canonical import Canonical
 from vitplast.bounds.tokens import token_statistics
 from vitplast.components import parts
-from vitplast.errors import NoBoundError
+from vitplast.errors import InputError, NoBoundError
 from vitplast.measure import measure
 from vitplast.measure.sides import Side
 from vitplast.pairs import pair_indices
@@ -61,8 +61,9 @@ def survey(
     """`tightness = max rho / bound`, and all that it is made of, for every part of every block (Theorems 1 to 14).
 
     Rates are measured on all pairs. Radius and deviation are taken over all tokens of both sides, so every bound
-    holds for every pair measured. Predictions see the even pairs only, and are to be compared with the mean over the
-    odd ones (`measured_test`).
+    holds for every pair measured. Predictions see half of the pairs only, and are to be compared with the mean over
+    others (`measured_test`): even and odd pairs of a disjoint design, else pairs that share no image with them.
+    A crossed design takes time for every pair, not for every image.
 
     Parameters
     ----------
@@ -94,10 +95,11 @@ def survey(
         If the blocks are not laid out as a plain vision transformer's.
     """
     network, prepare = (model, None) if isinstance(model, nn.Module) else (model.model, model.prepare)
-    parts(network)
+    _check(network, conventions, local_pairs, local_points, source_index, target_index)
     x, y = Side("source", source, network, prepare), Side("target", target, network, prepare)
     if source_index is None or target_index is None:
         source_index, target_index = pair_indices(len(x), len(y), pairs, design, seed)
+    source_index, target_index = np.asarray(source_index), np.asarray(target_index)
     count = len(source_index)
     passes = _passes(4, count, progress)
     measured = measure(
@@ -108,25 +110,29 @@ def survey(
     batches = (_batches(side, index, batch_size) for side, index in ((x, source_index), (y, target_index)))
     statistics = token_statistics(network, list(batches), conventions=conventions, progress=next(passes))
     blocks = _blocks(network, statistics)
+    prenorm = [layer for layer, block in blocks.items() if _is_prenorm(block)]
     forms = _forms(blocks)
+    kept = measured["pair"].values
+    source_index, target_index = source_index[kept], target_index[kept]
+    used, unseen = halves(source_index, target_index, kept, design)
     found = walk(
-        network, x, y, source_index, target_index, forms, _eps(blocks), _centres(statistics),
+        network, x, y, source_index, target_index, forms, _eps(blocks), _centres(statistics), used,
         keep=local_pairs, batch_size=batch_size, progress=next(passes),
     )  # fmt: skip
-    rates = mapped_rates(measured)
+    rates = mapped_rates(measured, prenorm)
     table, last = _Table(list(conventions), list(blocks)), next(passes)
     for layer, block in blocks.items():
         for entry in limits(block, layer, statistics, found):
             table.compute("bound", layer, *entry)
-        for entry in forecasts(block, layer, rates, found):
+        for entry in forecasts(block, layer, rates[..., used], found):
             table.compute("prediction", layer, *entry)
-        if local_pairs:
+        if local_pairs and layer in prenorm:
             for name, *place, value in local_norms(
                 block.module, layer, forms.get(layer), found, conventions, points=local_points
             ):
                 table.put(name, layer, *place, value)
         last(layer + 1, len(blocks))
-    ds = table.dataset(rates, statistics, found)
+    ds = table.dataset(rates, unseen, statistics, found)
     ds.attrs = {
         **{k: measured.attrs[k] for k in ("design", "precision", "source", "target")},
         "pairs": int(measured.sizes["pair"]),
@@ -166,17 +172,19 @@ class _Table:
             if layer not in layers:
                 layers.append(layer)
 
-    def dataset(self, rates: xr.DataArray, statistics: xr.Dataset, found: Walk) -> xr.Dataset:
+    def dataset(self, rates: xr.DataArray, unseen: np.ndarray, statistics: xr.Dataset, found: Walk) -> xr.Dataset:
         ds = xr.Dataset(
             {n: (tuple(self.places[n]), v) for n, v in self.values.items()},
             coords={**self.places["bound"], "law": list(LAWS)},
         )
         ds["measured_mean"], ds["measured_max"] = rates.mean("pair"), rates.max("pair")
         ds["measured_rms"] = np.sqrt((rates**2).mean("pair"))
-        ds["measured_test"] = rates[..., 1::2].mean("pair")
+        ds["measured_test"] = rates[..., unseen].mean("pair")
         over = ds["measured_max"].expand_dims(statement=ds["statement"])
         over = xr.where(ds["statement"].isin(OF_THE_MEAN), ds["measured_mean"], over)
-        ds["tightness"] = (over / ds["bound"].where(ds["bound"] > 0)).transpose(*ds["bound"].dims)
+        # nothing that is bounded by 0 may move: 0/0 is tight nowhere, all else over 0 is infinite
+        ratio = xr.where((over == 0) & (ds["bound"] == 0), 0.0, over / ds["bound"])
+        ds["tightness"] = ratio.transpose(*ds["bound"].dims)
         for name, components in _TAKEN.items():
             taken = statistics[name].where(statistics["component"].isin(components))
             ds[name] = taken.reindex(component=list(MAPS)).transpose(*ds["measured_mean"].dims)
@@ -190,6 +198,46 @@ class _Table:
         squares = [[found.mean("square", (*k, m)) for m in MAPS] for k in keys]
         ds["sigma_rms"] = (ds["measured_mean"].dims, np.sqrt(np.reshape(squares, (*shape, len(MAPS)))))
         return ds
+
+
+def halves(
+    source_index: np.ndarray, target_index: np.ndarray, pair: np.ndarray, design: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs for predictions and pairs to test them on, bool, without an image in common.
+
+    Disjoint: even and odd pairs. Crossed and cycled: pairs of even images on both sides, and of odd ones.
+
+    Examples
+    --------
+    >>> used, unseen = halves(np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]), np.arange(4), "crossed")
+    >>> used.tolist(), unseen.tolist()
+    ([True, False, False, False], [False, False, False, True])
+    """
+    if design == "disjoint":
+        return pair % 2 == 0, pair % 2 == 1
+    sides = [np.unique(index, return_inverse=True)[1] % 2 for index in (source_index, target_index)]
+    return (sides[0] == 0) & (sides[1] == 0), (sides[0] == 1) & (sides[1] == 1)
+
+
+def _check(
+    network: nn.Module, conventions: Sequence[str], local_pairs: Any, local_points: Any, source: Any, target: Any
+) -> None:
+    parts(network)
+    if (source is None) != (target is None):
+        raise InputError("give both source_index and target_index, or neither")
+    if len(set(conventions)) < len(conventions):
+        raise InputError(f"conventions holds a value twice: {list(conventions)!r}")
+    for name, value, low in (("local_pairs", local_pairs, 0), ("local_points", local_points, 2)):
+        if not isinstance(value, int) or value < low:
+            raise InputError(f"{name} must be a whole number of at least {low}, got {value!r}")
+
+
+def _is_prenorm(block: Block) -> bool:
+    try:
+        block.check_prenorm()
+    except NoBoundError:
+        return False
+    return True
 
 
 def _blocks(network: nn.Module, statistics: xr.Dataset) -> dict[int, Block]:

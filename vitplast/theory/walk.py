@@ -27,9 +27,9 @@ class Walk:
     """What a pass over the pairs found; sums over pairs until `mean` is asked.
 
     By the names of `add`: `two_point` of a key, over all pairs, `max (tau tau)^(-1/2)` (Theorem 6); `square`, over the
-    tokens of the even pairs, the squared deviation; `pooled`, over the even pairs, the rate that pooling predicts;
-    `entropy` of a convention and layer, over all images. `moment` is the second moment of the embedding over the even
-    pairs, `reach[convention, layer]` the largest distance of a token from its centre at the input of MHA, and
+    tokens of the pairs used, the squared deviation; `pooled`, over the pairs used, the rate that pooling predicts;
+    `entropy` of a convention and layer, over all images. `moment` is the second moment of the embedding over the pairs
+    used, `reach[convention, layer]` the largest distance of a token from its centre at the input of MHA, and
     `kept[key]` the inputs (2, pairs, n, d) of the first pairs.
     """
 
@@ -70,6 +70,7 @@ def walk(
     forms: dict[int, Canonical],
     eps: dict[tuple[int, str], float],
     centres: dict[tuple[str, int], Tensor],
+    used: np.ndarray,
     *,
     keep: int,
     batch_size: int,
@@ -85,6 +86,8 @@ def walk(
         Layer and LN1 or LN2 to the constant of that norm, where it is a layer norm.
     centres
         Convention and layer to the point from which `reach` is taken, (E,).
+    used
+        Which pairs predictions may use, bool.
     keep
         Pairs whose inputs are kept.
     """
@@ -93,7 +96,7 @@ def walk(
     for start in range(0, len(source_index), step):
         places = np.arange(start, min(start + step, len(source_index)))
         images = torch.cat([x(source_index[places]), y(target_index[places])])
-        even = torch.from_numpy(places % 2 == 0)
+        even = torch.from_numpy(used[places])
         kept = max(0, min(len(places), keep - start))
         with _listening(model, found, forms, eps, centres, even, kept):
             getattr(model, "forward_features", model)(images)

@@ -586,3 +586,41 @@ def test_no_product_as_wide_as_the_tokens_is_formed(combine):
     with _Largest() as seen:
         attention_bound(form, tokens=5, radius=1.0, combine=combine)
     assert seen.entries == embed * n_heads * width < embed**2
+
+
+@pytest.mark.parametrize("combine", COMBINATIONS)
+@pytest.mark.parametrize(
+    ("qkv_size", "out_size", "radius"),
+    [
+        (1.0, 1e-150, 1e150),
+        (1e-150, 1.0, 1e150),
+        (1e100, 1e-100, 1e-150),
+        (1e-100, 1e-200, 1e100),
+        (1e-150, 1e-150, 1.0),
+    ],
+)
+def test_extreme_scales(combine, qkv_size, out_size, radius):
+    """The bound of the layer is that of unit weights times the size of `M`, at the same `r^2 ||A||`."""
+    g = torch.Generator().manual_seed(0)
+    qkv, out = torch.randn(36, 12, generator=g).double(), torch.randn(12, 12, generator=g).double()
+    form = canonical(heads(qkv_size * qkv, out_size * out, 3), 1.0)
+    per_head = mixing_bound(score_norms(form), shift_norms(form), tokens=5, radius=radius)
+    found = attention_bound(form, tokens=5, radius=radius, combine=combine)
+    unit = canonical(heads(qkv, out, 3), 1.0)
+    largest = per_head.max()
+    expected = combine_heads(unit, per_head / largest, combine) * ((float(largest) * out_size) * qkv_size)
+    assert found == pytest.approx(expected, rel=1e-9, abs=1e-320)
+    assert found > 0
+
+
+def test_a_tiny_shift_counts_on_a_large_ball():
+    shift = torch.tensor([[3e-200, 4e-200]], dtype=torch.float64)
+    form = canonical(heads(torch.zeros(6, 2), torch.eye(2), 1), 1.0)._replace(shift=shift)
+    assert float(shift_norms(form)) == pytest.approx(5e-200, rel=1e-12, abs=0)
+
+
+@pytest.mark.parametrize("tokens", [1, 5])
+@pytest.mark.parametrize(("score", "shift"), [(-1.0, 5.0), (5.0, -1.0), (math.nan, 1.0), (1.0, math.nan)])
+def test_norms_that_are_negative_or_nan_are_refused(tokens, score, shift):
+    with pytest.raises(HypothesisError, match="negative or NaN"):
+        mixing_bound(torch.tensor([score]), torch.tensor([shift]), tokens=tokens, radius=1.0)

@@ -29,7 +29,7 @@ from vitplast.bounds.attention_three import (
 from vitplast.bounds.canonical import canonical, fold
 from vitplast.bounds.folded import layernorm_attention
 from vitplast.bounds.layernorm import layernorm_constant
-from vitplast.bounds.three_argument import query_key_floors
+from vitplast.bounds.three_argument import KINDS, query_key_floors
 from vitplast.errors import HypothesisError, ShapeError, UnknownNameError
 
 SEEDS = st.integers(0, 2**31)
@@ -561,3 +561,21 @@ def test_maps_of_the_folded_form_are_those_of_the_layer():
     normed = (x - x.mean(-1, keepdim=True)) / x.std(-1, correction=0, keepdim=True)
     folded = fold(form, norm.weight, norm.bias)
     torch.testing.assert_close(attention_maps(folded, normed), attention_maps(form, norm(x)), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_floors_at_extreme_scales_and_of_what_is_not_finite(kind):
+    g = torch.Generator().manual_seed(0)
+    layer = heads(torch.randn(36, 12, generator=g), torch.randn(12, 12, generator=g), 3)
+    x = torch.randn(2, 5, 12, generator=g, dtype=torch.float64)
+    plain = query_key_floors(layer, x, kind)
+    for scale in (1e-200, 1e160):
+        for found, expected in zip(query_key_floors(layer, scale * x, kind), plain, strict=True):
+            torch.testing.assert_close(found / scale, expected, rtol=1e-12, atol=0)
+    for bad in (math.nan, math.inf):
+        with pytest.raises(HypothesisError, match="tokens holds values that are not finite"):
+            query_key_floors(layer, x * bad, kind)
+        with pytest.raises(HypothesisError, match="key_bias holds"):
+            query_key_floors(layer, x, kind, key_bias=torch.full((12,), bad))
+        with pytest.raises(HypothesisError, match="query holds"):
+            query_key_floors(layer._replace(query=layer.query * bad), x, kind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -551,3 +552,29 @@ def test_the_smaller_of_the_two_members_is_not_convex_and_layernorm_is_not_near_
     for sigmas, sign in (([0.0, edge], 1), ([edge, 3 * edge], -1)):
         first, last, at_mean = (layernorm_constant(gamma, s, eps) for s in (*sigmas, sum(sigmas) / 2))
         assert sign * (at_mean - (first + last) / 2) > 1e-3
+
+
+def test_what_is_not_finite_is_refused_by_name():
+    ones = torch.ones(2)
+    for bad in (math.nan, math.inf):
+        wrong = torch.tensor([1.0, bad])
+        with pytest.raises(HypothesisError, match="gamma holds values that are not finite"):
+            layerscale_bound(wrong)
+        for name in ("weight", "bias", "gamma", "beta"):
+            given_ = {"weight": torch.eye(2), "bias": ones, "gamma": ones, "beta": ones}
+            given_[name] = wrong * torch.eye(2) if name == "weight" else wrong
+            with pytest.raises(HypothesisError, match=f"{name} holds"):
+                fold_linear(**given_)
+    for bounds in ((math.inf, 0.0), (0.0, 2.0, math.inf)):
+        with pytest.raises(HypothesisError, match="says nothing"):
+            composition(*bounds)
+    assert composition(math.inf, 2.0) == math.inf
+
+
+def test_strides_of_any_integer_type():
+    kernel = torch.ones(1, 1, 4, 4)
+    for stride in (np.int64(2), (np.int32(2), 2), np.array([2, 2]), torch.tensor(2), [2, 2]):
+        assert patch_embedding_bound(kernel, stride=stride) == patch_embedding_bound(kernel, stride=2)
+    for stride in (2.0, np.float64(2), (2, 1.5), (1, 2, 3), np.int64(0), (2, -1), "ab"):
+        with pytest.raises(ShapeError, match="a stride is one number or two"):
+            patch_embedding_bound(kernel, stride=stride)

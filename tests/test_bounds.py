@@ -39,6 +39,7 @@ from vitplast.bounds import (
     spectral_norm,
     token_statistics,
 )
+from vitplast.bounds.canonical import canonical, fold
 from vitplast.errors import (
     HypothesisError,
     InputError,
@@ -652,3 +653,63 @@ def test_docstring_examples_run(name):
     failed, tried = doctest.testmod(importlib.import_module(f"vitplast.bounds.{name}"))
     assert tried
     assert not failed
+
+
+# ---- extreme scales, and weights that are not finite -----------------------------------------------------------------
+
+
+def one_head(out=1.0, value=1.0, score=1.0, shift=0.0):
+    return HeadNorms(*(torch.tensor([v], dtype=torch.float64) for v in (out, value, score, shift)))
+
+
+@pytest.mark.parametrize("form", [attention_quoted, attention_paper_bias])
+def test_the_papers_forms_at_extreme_scales(form):
+    """Only `r^2 ||A||` counts, whatever powers of r or of the norm are beyond float64."""
+    plain = form(one_head(score=4.0), tokens=3, radius=1.0)
+    for radius, score in ((1e-150, 4e300), (1e100, 4e-200), (1e150, 4e-300)):
+        assert form(one_head(score=score), tokens=3, radius=radius) == pytest.approx(plain, rel=1e-12)
+    assert form(one_head(), tokens=3, radius=1e150) == pytest.approx(math.sqrt(39) * 1e300, rel=1e-12)
+    assert form(one_head(), tokens=3, radius=1e200) == math.inf
+    assert form(one_head(out=0.0, score=1e300), tokens=3, radius=1e100) == 0.0
+    with pytest.raises(HypothesisError, match="NaN"):
+        form(one_head(score=math.inf), tokens=3, radius=0.0)
+    with pytest.raises(HypothesisError, match="NaN"):
+        form(one_head(score=math.nan), tokens=3, radius=1.0)
+
+
+@pytest.mark.parametrize(("left", "right"), [(1e200, 1e-200), (1e-180, 1e-100), (1e150, 1e150)])
+def test_product_norm_at_extreme_scales(left, right):
+    g = torch.Generator().manual_seed(0)
+    a, b = torch.randn(2, 3, 5, 2, generator=g, dtype=torch.float64)
+    expected = product_norm(a, b) * left * right
+    torch.testing.assert_close(product_norm(left * a, right * b), expected, rtol=1e-12, atol=0)
+    assert product_norm(1e200 * a, 1e200 * b).tolist() == [math.inf] * 3
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_weights_that_are_not_finite_are_named(bad):
+    qkv, out, n_heads = torch.ones(12, 4), torch.ones(4, 4), 2
+    broken = torch.ones(4, 4)
+    broken[1, 2] = bad
+    layer = heads(qkv, out, n_heads)
+    with pytest.raises(HypothesisError, match="qkv_weight holds values that are not finite"):
+        heads(torch.cat([broken] * 3), out, n_heads)
+    with pytest.raises(HypothesisError, match="proj_weight"):
+        heads(qkv, broken, n_heads)
+    with pytest.raises(HypothesisError, match="proj_weight"):
+        column_heads(qkv, broken, n_heads)
+    with pytest.raises(HypothesisError, match="right"):
+        product_norm(out, broken)
+    bias = torch.tensor([1.0, bad, 1.0, 1.0])
+    with pytest.raises(HypothesisError, match="query_bias"):
+        row_norms(layer, 1.0, bias)
+    with pytest.raises(HypothesisError, match="query_bias"):
+        canonical(layer, 1.0, bias)
+    with pytest.raises(HypothesisError, match="scale"):
+        canonical(layer, bad)
+    with pytest.raises(HypothesisError, match="value holds"):
+        canonical(layer._replace(value=layer.value * bad), 1.0)
+    form = canonical(layer, 1.0)
+    for gamma, beta, name in ((bias, torch.ones(4), "gamma"), (torch.ones(4), bias, "beta")):
+        with pytest.raises(HypothesisError, match=name):
+            fold(form, gamma, beta)

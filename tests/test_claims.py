@@ -325,3 +325,46 @@ def test_c9(ratio, key_bias, expected):
     row = verdict("C9", gradients=ds)
     assert row["verdict"] == expected
     assert row["number"] == ratio
+
+
+def test_c9_without_bounds_or_key_bias():
+    ds = xr.Dataset(
+        {"ratio": (("component", "part"), [[0.5]]), "key_bias": ("layer", [np.nan])},
+        coords={"component": ["FC1"], "part": ["weight"]},
+    )
+    row = verdict("C9", gradients=ds)
+    assert row["verdict"] == "PASS"
+    assert row["statistic"].endswith("no key bias")
+    table = verdicts(rates(CLAIMED), gradients={"a": ds, "b": ds * np.nan}).set_index("id")
+    assert table.loc["C9", "verdict"] == "INCONCLUSIVE"
+    assert table.loc["C2", "verdict"] == "PASS"
+    assert "gradient of the key bias is 0" in next(c.rule for c in CLAIMS if c.id == "C9")
+
+
+# ---- results of another kind ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"plasticity": limits({"valid": CLAIMED}, kind="bounds")}, "plasticity: a result of kind 'bounds' was given"),
+        ({"plasticity": rates(CLAIMED, kind="gradients")}, "plasticity: a result of kind 'gradients' was given"),
+        ({"plasticity": limits({"valid": CLAIMED})}, "plasticity: the dataset lacks rate, pair"),
+        ({"plasticity": rates(CLAIMED).drop_attrs()}, "the dataset lacks design"),
+        ({"plasticity": rates(CLAIMED).isel(component=[0, 2])}, "lacks component MHA, component FC1, component FC2"),
+        ({"bounds": {"a": rates(CLAIMED)}}, "bounds of run 'a': the dataset lacks bound, variant"),
+        ({"theory": theory(1, 1).drop_vars("prediction")}, "theory: the dataset lacks prediction"),
+        ({"theory": theory(1, 1).isel(law=[0])}, "lacks law T4_second_moment"),
+        ({"gradients": xr.Dataset({"ratio": 0.5}, attrs={"kind": "LN2/FC1"})}, "the dataset lacks key_bias"),
+        ({"gradients": [1]}, "gradients must be a dataset, or a dict from target to dataset, got list"),
+        ({"plasticity": [rates(CLAIMED)]}, "got list"),
+        ({"bounds": {"a": [1]}}, "bounds of run 'a' must be a dataset"),
+        (
+            {"plasticity": rates(CLAIMED), "bounds": limits({"new": CLAIMED})},
+            "bounds of run 0 lack the variant 'valid'",
+        ),
+    ],
+)
+def test_results_of_another_kind_are_refused(given, words):
+    with pytest.raises(InputError, match=words):
+        verdicts(**given)

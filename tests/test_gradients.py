@@ -14,6 +14,7 @@ import xarray as xr
 from conftest import load_reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from timm.models.beit import Beit
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
@@ -388,7 +389,13 @@ def test_scale_attribute_that_the_fused_kernel_ignores():
 
 @pytest.mark.parametrize("options", [{"qk_norm": True}, {"scale_attn_norm": True}])
 def test_no_bound_where_a_norm_stands_between(options):
-    ds = gradient_norms(vit(qkv_bias=True, **options), *batch(1))
+    model = vit(qkv_bias=True, **options)
+    for block in model.blocks:
+        for name in ("q_norm", "k_norm", "norm"):
+            if isinstance(getattr(block.attn, name), nn.LayerNorm):
+                width = getattr(block.attn, name).normalized_shape
+                setattr(block.attn, name, nn.LayerNorm(width, elementwise_affine=False).eval())
+    ds = gradient_norms(model, *batch(1))
     assert ds.ratio.sel(component="MHA").isnull().all()
     assert ds.gradient_norm.notnull().all()
     assert largest_ratio(ds) <= SLACK
@@ -400,6 +407,45 @@ def test_rms_norm():
     assert ds.ratio.sel(component="LN1", part="weight").notnull().all()
     assert ds.ratio.sel(component="LN1", part="bias").isnull().all()
     assert largest_ratio(ds) <= SLACK
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("vit", {"qk_norm": True}, r"blocks.0.attn .*: q_norm.weight, q_norm.bias, k_norm.weight, k_norm.bias"),
+        ("vit", {"scale_attn_norm": True}, r"norm.weight, norm.bias"),
+        ("beit", {"qkv_bias": True}, r"q_bias, v_bias, relative_position_bias_table"),
+    ],
+)
+def test_parameters_without_a_part_are_refused(name, options, words):
+    """Otherwise the gradient norm would leave them out without a word."""
+    size = {"img_size": 16, "patch_size": 8, "embed_dim": 16, "depth": 1, "num_heads": 2, "num_classes": 5}
+    if name == "vit":
+        model = vit(**options)
+    else:
+        model = Beit(**size, **options, use_rel_pos_bias=True, use_abs_pos_emb=False).eval()
+    with pytest.raises(LayoutError, match=words):
+        gradient_norms(model, *batch(1))
+
+
+def test_no_bound_for_subclasses_of_norms():
+    """A subclass may compute another function: no bound is claimed for it."""
+    for other in (OtherNorm, OtherRms):
+        model = vit()
+        model.blocks[0].norm1 = other(16).eval()
+        ds = gradient_norms(model, *batch(1)).isel(layer=0)
+        assert ds.ratio.sel(component="LN1").isnull().all()
+        assert ds.ratio.sel(component="LN2", part="weight").notnull().all()
+
+
+class OtherNorm(nn.LayerNorm):
+    def forward(self, x):
+        return 100 * super().forward(x)
+
+
+class OtherRms(nn.RMSNorm):
+    def forward(self, x):
+        return 100 * super().forward(x)
 
 
 @pytest.mark.parametrize(
@@ -507,6 +553,19 @@ def test_rule():
     biased["key_bias"][0, 0] = 1e-3
     assert gradient_rule({"a": biased})[0] == "FAIL"
     assert gradient_rule({})[0] == "INCONCLUSIVE"
+    unknown = ds.assign(ratio=ds["ratio"] * np.nan)
+    verdict, text, number = gradient_rule({"a": ds, "b": unknown})
+    assert (verdict, number) == ("INCONCLUSIVE", largest_ratio(ds))
+    assert "no bound of Prop. 17 is known in 1 of 2 runs" in text
+    assert gradient_rule({"a": over, "b": unknown})[0] == "FAIL"
+    verdict, text, number = gradient_rule({"b": unknown})
+    assert (verdict, np.isnan(number)) == ("INCONCLUSIVE", True)
+    assert text.startswith("no bound")
+    assert gradient_rule({"a": biased, "b": unknown})[0] == "FAIL"
+    assert gradient_rule({"b": biased.assign(ratio=ds["ratio"] * np.nan)})[0] == "FAIL"
+    verdict, text, _ = gradient_rule({"a": ds.assign(key_bias=ds["key_bias"] * np.nan)})
+    assert verdict == "PASS"
+    assert text.endswith("; no key bias")
     with pytest.raises(HypothesisError, match="no bound"):
         largest_ratio(xr.Dataset({"ratio": ("part", [np.nan])}))
 

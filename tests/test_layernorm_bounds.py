@@ -494,3 +494,16 @@ def test_refusals_of_weights_and_floors():
     for variance in (torch.tensor([0.0, 1.0]), torch.tensor([math.nan, 1.0])):
         with pytest.raises(HypothesisError, match="finite and positive"):
             batchnorm_constant(torch.ones(2), variance)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-165, 1e-100, 1e100, 1e155, 1e300])
+def test_tokens_of_any_scale_keep_their_deviation(scale):
+    """The squares leave the range of float64 at 1e155 and 1e-165; the bound scales as 1/s and stays one."""
+    x, y = torch.tensor([[[2.0, -2.0], [1.0, 5.0]]]).double(), torch.tensor([[[8.0, -8.0], [1.0, 5.0]]]).double()
+    deviations, differ = token_deviations(scale * x, scale * y)
+    assert differ.tolist() == [[True, False]]
+    torch.testing.assert_close(deviations / scale, token_deviations(x, y)[0], rtol=1e-12, atol=0)
+    bound = pair_bound(torch.ones(2), scale * x, scale * y)
+    assert float(bound) * scale == pytest.approx(0.25, rel=1e-12)
+    root = rmsnorm_pair_bound(torch.ones(2), scale * x, scale * y)
+    assert float(root) * scale == pytest.approx(0.25, rel=1e-12)

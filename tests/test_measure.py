@@ -576,3 +576,13 @@ def test_bench_times_what_it_says(tiny_vit):
     ratios = bench.compare(lambda: [work["two_forwards"]() for _ in range(6)], work["two_forwards"], repeats=5)
     assert len(ratios) == 5
     assert np.median(ratios) > 2
+
+
+@pytest.mark.parametrize(("kind", "band"), [(torch.float16, 0.02), (torch.bfloat16, 0.1)])
+@pytest.mark.parametrize("design", ["disjoint", "crossed"])
+def test_weights_of_half_precision_on_the_common_input(tiny_vit, design, kind, band):
+    x, y = images(3), images(3, seed=1)
+    exact = rates_of_change(tiny_vit, x, y, convention="common", design=design).rate
+    found = rates_of_change(tiny_vit.to(kind), x.to(kind), y.to(kind), convention="common", design=design).rate
+    assert np.isfinite(found).all()
+    assert abs(found / exact - 1).max() < band

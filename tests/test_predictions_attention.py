@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from timm.layers import Attention
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from vitplast.bounds.attention import heads
 from vitplast.bounds.attention_local import attention_maps
@@ -134,3 +135,27 @@ def test_refuses_what_it_cannot_take():
     for wrong in (torch.ones(2, 2), torch.tensor([[2.0, -1.0], [0.5, 0.5]]), torch.full((2, 2), math.nan)):
         with pytest.raises(HypothesisError, match="probabilities"):
             entropy(wrong)
+
+
+def test_no_product_as_wide_as_the_tokens_is_formed():
+    class Largest(TorchDispatchMode):
+        entries = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            if isinstance(out, torch.Tensor) and out.untyped_storage().data_ptr() not in known:
+                self.entries = max(self.entries, out.numel())
+            return out
+
+    g = torch.Generator().manual_seed(0)
+    width, n_heads = 48, 2
+    _, form = layer(width, n_heads, g)
+    form = form._replace(value=form.value[:, :3].clone(), output=form.output[..., :3].clone())
+    x, y = torch.randn(2, 2, 5, width, generator=g, dtype=torch.float64)
+    known = {t.untyped_storage().data_ptr() for t in form}
+    with Largest() as made:
+        found = pooling(form, x, y)
+    assert made.entries <= max(x.numel(), form.value.numel()) < width**2
+    mixed = (form.output @ form.value).sum(dim=0)
+    expected = math.sqrt(5) * ((x - y).mean(dim=1) @ mixed.T).norm(dim=-1) / (x - y).norm(dim=(-1, -2))
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)

@@ -493,3 +493,84 @@ def test_statement_names_what_covers_a_module(make, words):
     import re
 
     assert re.match(words, statement(make()))
+
+
+# ---- subclasses that compute something else --------------------------------------------------------------------------
+
+
+class Doubled(nn.Identity):
+    def forward(self, x):
+        return 2 * x
+
+
+class Skipping(nn.Sequential):
+    def forward(self, x):
+        return x
+
+
+class Noise(nn.Dropout):
+    def forward(self, x):
+        return x + x.sum()
+
+
+@pytest.mark.parametrize(
+    "part", [Doubled, Noise, lambda: nn.ReLU(), lambda: nn.Linear(E, E), lambda: nn.AlphaDropout(0.1)]
+)
+@pytest.mark.parametrize("slot", ["attn_drop", "proj_drop", "drop1", "drop2"])
+def test_only_dropout_stands_where_dropout_is_expected(slot, part):
+    module = (timm.layers.Attention(E, H) if slot.startswith(("attn", "proj")) else timm.layers.Mlp(E)).eval()
+    read = read_attention if slot.startswith(("attn", "proj")) else read_mlp
+    read(module)
+    for fine in (nn.Identity(), nn.Dropout(0.5).eval(), nn.Dropout(0.0), timm.layers.DropPath(0.5).eval()):
+        setattr(module, slot, fine)
+        read(module)
+    setattr(module, slot, part().eval())
+    with pytest.raises(NoBoundError, match=f"as {slot}"):
+        read(module)
+    setattr(module, slot, timm.layers.DropPath(0.5).train())
+    with pytest.raises(NoBoundError, match="training mode"):
+        read(module)
+
+
+def test_a_subclass_of_identity_is_not_a_missing_norm():
+    attention = timm.layers.Attention(E, H).eval()
+    mlp, embed = timm.layers.Mlp(E).eval(), timm.layers.PatchEmbed(56, 14, embed_dim=8).eval()
+    for read, module, slot in (
+        (read_attention, attention, "norm"),
+        (read_mlp, mlp, "norm"),
+        (read_patch_embedding, embed, "norm"),
+    ):
+        setattr(module, slot, Doubled())
+        with pytest.raises(NoBoundError):
+            read(module)
+        setattr(module, slot, nn.Identity())
+        read(module)
+    attention.q_norm = attention.k_norm = Doubled()
+    with pytest.raises(NoBoundError, match="is a Doubled"):
+        read_attention(attention)
+    with pytest.raises(NoBoundError, match="is a Doubled"):
+        read_layerscale(Doubled())
+
+
+def test_a_subclass_of_sequential_is_not_a_stem():
+    conv = nn.Conv2d(3, 8, 4, 4)
+    for stem in (
+        Skipping(conv),
+        nn.Sequential(conv, Skipping(nn.ReLU())),
+        nn.Sequential(conv, Doubled()),
+        nn.Sequential(Doubled(), conv),
+    ):
+        with pytest.raises(NoBoundError, match="a subclass that may compute anything"):
+            read_patch_embedding(stem.eval())
+    embed = timm.layers.PatchEmbed(56, 14, embed_dim=8).eval()
+    embed.proj = Skipping(embed.proj)
+    with pytest.raises(NoBoundError, match="has a Skipping"):
+        read_patch_embedding(embed)
+
+
+def test_a_layer_that_may_rotate_is_not_said_to():
+    """Whether EVA's layer gets positions is up to the model that calls it."""
+    module = eva.EvaAttention(E, num_heads=H, scale_norm=False).eval()
+    with pytest.raises(NoBoundError, match=r"^may rotate queries and keys by position"):
+        _ = read_attention(module).form
+    assert read_attention(module, rotary=False).form.query.shape == (H, E // H, E)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -21,6 +22,8 @@ from vitplast.gradients import gradient_rule, largest_ratio
 from vitplast.rescale import BRANCHES, KINDS, gradients_survey, moved_parts, orbit, rescale, verify_same_function
 
 FACTORS = (0.25, 1.0, 4.0)
+# the package's own name `orbit` is the function
+orbit_module = import_module("vitplast.rescale.orbit")
 
 
 def vit(**options) -> VisionTransformer:
@@ -359,10 +362,41 @@ def test_survey_of_some_kinds_without_one():
         gradients_survey(vit(), images(), images(), LABELS, pair_coords={"source_id": ["a"] * 2})
 
 
-@pytest.mark.parametrize("factors", [(), (0.0, 1.0), (-1.0, 1.0), (1.0, 1.0), (float("inf"),)])
+@pytest.mark.parametrize(
+    "factors", [(), (0.0, 1.0), (-1.0, 1.0), (1.0, 1.0), (float("inf"),), (1.0, 1e-300), (1.0, 2e6), (float("nan"),)]
+)
 def test_orbit_refuses_factors(factors):
     with pytest.raises(InputError, match="factors"):
         orbit(vit(), images(seed=1), images(seed=2), LABELS, factors)
+    with pytest.raises(InputError, match="factors"):
+        gradients_survey(vit(), images(seed=1), images(seed=2), LABELS, factors=factors)
+
+
+def normed():
+    """A model that `gradient_norms` takes, but whose blocks have a norm (without parameters) at queries and keys."""
+    model = vit()
+    for block in model.blocks:
+        block.attn.q_norm = nn.LayerNorm(8, elementwise_affine=False).eval()
+    return model
+
+
+def test_kinds_are_checked_before_any_pass():
+    steps = []
+    for make in (lambda: vit(qk_norm=True), normed):
+        with pytest.raises(LayoutError, match="Q/K does not keep the function of block 0"):
+            gradients_survey(make(), images(seed=1), images(seed=2), LABELS, progress=lambda *s: steps.append(s))
+        with pytest.raises(LayoutError, match="Q/K does not keep"):
+            orbit(make(), images(seed=1), images(seed=2), LABELS, kind="Q/K", progress=lambda *s: steps.append(s))
+    assert not steps
+
+
+def test_logits_of_the_model_itself_are_computed_once(monkeypatch):
+    calls = []
+    plain = orbit_module._logits
+    monkeypatch.setattr(orbit_module, "_logits", lambda model, x: calls.append(model) or plain(model, x))
+    gradients_survey(vit(), images(seed=1), images(seed=2), LABELS[:1], factors=(2.0, 0.5), kinds=["Q/K", "V/O"])
+    assert len(calls) == 5  # four points and the model itself
+    assert len({id(m) for m in calls}) == 5
 
 
 def test_orbit_refuses_images_labels_and_kinds():

@@ -6,24 +6,23 @@ missing). Claims about pretrained ViT-B/L/H say nothing when the results come fr
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
-import xarray as xr
 
-from vitplast.errors import HypothesisError, InputError
+from vitplast.errors import InputError
+from vitplast.evidence import MODEL_NAMES, Results, clean, labels, matched, runs
 from vitplast.gradients import gradient_rule
-from vitplast.rules import Verdict, bound_order, bound_ranking, bounds_hold, measured_ranking, predictions_closer
-
-#: Parameters of a run that say which model it belongs to, and which images.
-MODEL_NAMES = ("model", "weights", "img_size", "normalization", "init_seed")
-RUN_NAMES = (*MODEL_NAMES, "source", "target", "pairs", "design", "seed")
-
-Results = xr.Dataset | Mapping[str, xr.Dataset] | None
+from vitplast.rules import (
+    PAPER_BIAS,
+    Verdict,
+    bound_order,
+    bound_ranking,
+    bounds_hold,
+    measured_ranking,
+    predictions_closer,
+)
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,8 @@ CLAIMS = (
     Claim(
         "C9",
         "The gradient inequalities hold.",
-        "PASS: no ratio of Proposition 17 above 1 + 1e-6. FAIL: one is.",
+        "PASS: no ratio of Proposition 17 above 1 + 1e-6, and the gradient of the key bias is 0 (at most 1e-9 of the "
+        "terms that cancel in it). FAIL: one ratio is above, or that gradient is not 0.",
         "gradients",
         _ANY,
     ),
@@ -155,16 +155,20 @@ def verdicts(
     HypothesisError
         If rates are not finite, or plasticity and bounds have no run in common.
     InputError
-        If the runs are of several models, or it is not clear which bounds belong to a measurement.
+        If a result is no dataset, is of another kind or lacks what the rules read, if the runs are of several models,
+        or if it is not clear which bounds belong to a measurement.
     """
-    rates = {key: _clean(ds) for key, ds in _runs(plasticity).items()}
-    limits, stated, slopes = _runs(bounds), _runs(theory), _runs(gradients)
+    rates = {key: clean(ds) for key, ds in runs(plasticity, "plasticity").items()}
+    limits, stated, slopes = runs(bounds, "bounds"), runs(theory, "theory"), runs(gradients, "gradients")
     everything = [ds for runs in (rates, limits, stated, slopes) for ds in runs.values()]
     for name in MODEL_NAMES:
-        values = {str(_labels(ds).get(name, "")) for ds in everything} - {""}
+        values = {str(labels(ds).get(name, "")) for ds in everything} - {""}
         if len(values) > 1:
             raise InputError(f"verdicts are for one model at a time, got {name} = {', '.join(sorted(values))}")
-    both_rates, both_limits = _matched(plasticity, bounds, rates, limits)
+    both_rates, both_limits = matched(plasticity, bounds, rates, limits)
+    for key, ds in both_limits.items():
+        if PAPER_BIAS not in ds["variant"].values:
+            raise InputError(f"bounds of run {key!r} lack the variant {PAPER_BIAS!r}, which C3 and C8 need")
     decided: dict[str, Verdict] = {}
     if limits:
         decided["C1"] = bound_ranking(limits)
@@ -172,7 +176,7 @@ def verdicts(
         decided["C2"] = measured_ranking(rates, draws=draws, seed=seed)
     if rates and limits:
         decided["C3"] = bound_order(both_rates, both_limits)
-        decided["C8"] = bounds_hold(both_rates, both_limits)
+        decided["C8"] = bounds_hold(both_rates, both_limits, stated)
     if stated:
         decided["C3b"] = predictions_closer(stated)
     if slopes:
@@ -183,60 +187,3 @@ def verdicts(
         verdict, text, number = decided.get(claim.id, ("NOT RUN", f"needs {claim.needs}{ready}", np.nan))
         rows.append((claim.id, claim.statement, verdict, text, number, claim.needs, claim.scope))
     return pd.DataFrame(rows, columns=["id", "claim", "verdict", "statistic", "number", "needs", "scope"])
-
-
-def _runs(results: Results) -> dict[Any, xr.Dataset]:
-    """Datasets of single runs, by target name or position along `run`."""
-    if results is None:
-        return {}
-    if isinstance(results, Mapping) and not isinstance(results, xr.Dataset):
-        return dict(results)
-    if "run" not in results.dims:
-        return {0: results}
-    return {i: _with_design(results.isel(run=i)) for i in range(results.sizes["run"])}
-
-
-def _with_design(run: xr.Dataset) -> xr.Dataset:
-    """A run of a gathered dataset with the design of its pairs as an attribute again."""
-    return run.assign_attrs({"design": run.coords["design"].item()}) if "design" in run.coords else run
-
-
-def _matched(
-    plasticity: Results, bounds: Results, rates: dict[Any, xr.Dataset], limits: dict[Any, xr.Dataset]
-) -> tuple[dict[Any, xr.Dataset], dict[Any, xr.Dataset]]:
-    """Measurements and bounds of the same model and images, under the measurements' keys."""
-    if not rates or not limits:
-        return {}, {}
-    by_key = not isinstance(plasticity, xr.Dataset) and not isinstance(bounds, xr.Dataset)
-    found = {}
-    for key, ds in rates.items():
-        fitting = [k for k in limits if (k == key or not by_key) and _same_run(ds, limits[k])]
-        if len(fitting) > 1:
-            raise InputError(f"{len(fitting)} bounds belong to measurement {key!r}: label the runs or give dicts")
-        if fitting:
-            found[key] = limits[fitting[0]]
-    if not found:
-        raise HypothesisError("no measurement and bounds belong to the same model, source and target images")
-    return {key: rates[key] for key in found}, found
-
-
-def _same_run(a: xr.Dataset, b: xr.Dataset) -> bool:
-    one, other = _labels(a), _labels(b)
-    return all(one[name] == other[name] for name in one.keys() & other.keys())
-
-
-def _labels(ds: xr.Dataset) -> dict[str, Any]:
-    """Model and images of a run: coordinates of gathered results, parameters in the attributes of single ones."""
-    given = json.loads(ds.attrs.get("params_json", "{}"))
-    given |= {str(name): c.item() for name, c in ds.coords.items() if not c.dims}
-    return {name: given[name] for name in RUN_NAMES if name in given}
-
-
-def _clean(ds: xr.Dataset) -> xr.Dataset:
-    """Without the padding of gathered runs (labels with no value at all); what is left must be finite."""
-    for dim in ds["rate"].dims:
-        padding = ds["rate"].isnull().all([d for d in ds["rate"].dims if d != dim])
-        ds = ds.isel({dim: np.nonzero(~padding.values)[0]})
-    if not ds["rate"].size or not bool(np.isfinite(ds["rate"]).all()):
-        raise HypothesisError("the rates of change hold values that are not finite")
-    return ds

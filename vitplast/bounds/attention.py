@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from vitplast.bounds.layernorm import binary_size, euclidean_norms
 from vitplast.errors import HypothesisError, ShapeError
 
 
@@ -59,6 +60,8 @@ def heads(qkv_weight: Tensor, proj_weight: Tensor, n_heads: int) -> Heads:
     ------
     ShapeError
         If the shapes do not fit each other or H does not divide them.
+    HypothesisError
+        If a weight is not finite.
 
     Examples
     --------
@@ -67,6 +70,7 @@ def heads(qkv_weight: Tensor, proj_weight: Tensor, n_heads: int) -> Heads:
     """
     inner = _inner_width(qkv_weight, proj_weight)
     width = _head_width(inner, n_heads, "attention width")
+    refuse_infinite(qkv_weight=qkv_weight, proj_weight=proj_weight)
     blocks = qkv_weight.detach().double().reshape(3, n_heads, width, qkv_weight.shape[1])
     return Heads(*blocks, _output(proj_weight, n_heads))
 
@@ -85,6 +89,7 @@ def column_heads(qkv_weight: Tensor, proj_weight: Tensor, n_heads: int) -> Colum
     inner = _inner_width(qkv_weight, proj_weight)
     _head_width(inner, n_heads, "attention width")
     width = _head_width(qkv_weight.shape[1], n_heads, "input width")
+    refuse_infinite(qkv_weight=qkv_weight, proj_weight=proj_weight)
     blocks = qkv_weight.detach().double().reshape(3, inner, n_heads, width).transpose(1, 2)
     return ColumnHeads(*blocks, _output(proj_weight, n_heads))
 
@@ -105,6 +110,8 @@ def row_norms(slices: Heads, scale: float, query_bias: Tensor | None = None) -> 
     ------
     ShapeError
         If `query_bias` has not H d entries.
+    HypothesisError
+        If a weight or bias is not finite.
 
     Examples
     --------
@@ -115,8 +122,9 @@ def row_norms(slices: Heads, scale: float, query_bias: Tensor | None = None) -> 
     if query_bias is None:
         shift = slices.query.new_zeros(n_heads)
     elif query_bias.shape == (n_heads * width,):
+        refuse_infinite(query_bias=query_bias)
         bias = query_bias.detach().double().reshape(n_heads, width)
-        shift = abs(scale) * torch.linalg.vector_norm(torch.einsum("hde,hd->he", slices.key, bias), dim=-1)
+        shift = abs(scale) * euclidean_norms(torch.einsum("hde,hd->he", slices.key, bias))
     else:
         raise ShapeError(f"query_bias must have shape ({n_heads * width},), got {tuple(query_bias.shape)}")
     score = abs(scale) * product_norm(slices.key.transpose(-1, -2), slices.query.transpose(-1, -2))
@@ -139,16 +147,24 @@ def product_norm(left: Tensor, right: Tensor) -> Tensor:
     """`||L R^T||_2` from the triangular factors of L and R; shapes (..., E, d) and (..., F, d), result (...).
 
     The E x F product, which would square the conditioning, is never formed: with `L = U S` and `R = W T`
-    (orthonormal columns U, W) the norm is that of `S T^T`, d x d.
+    (orthonormal columns U, W) the norm is that of `S T^T`, d x d. Infinite where it is beyond float64.
+
+    Raises
+    ------
+    HypothesisError
+        If a factor holds a value that is not finite.
 
     Examples
     --------
     >>> float(product_norm(torch.tensor([[3.0], [0.0]]), torch.tensor([[0.0], [2.0]])))
     6.0
     """
+    refuse_infinite(left=left, right=right)
     left, right = left.double(), right.double()
-    factors = [torch.linalg.qr(side, mode="r").R for side in (left, right)]
-    return torch.linalg.svdvals(factors[0] @ factors[1].transpose(-1, -2))[..., 0]
+    sizes = [binary_size(side, (-2, -1)) for side in (left, right)]
+    factors = [torch.linalg.qr(side / size, mode="r").R for side, size in zip((left, right), sizes, strict=True)]
+    norm = torch.linalg.svdvals(factors[0] @ factors[1].transpose(-1, -2))[..., 0]
+    return norm * sizes[0][..., 0, 0] * sizes[1][..., 0, 0]
 
 
 def attention_quoted(norms: HeadNorms, *, tokens: int, radius: float | None) -> float:
@@ -166,7 +182,7 @@ def attention_quoted(norms: HeadNorms, *, tokens: int, radius: float | None) -> 
     Raises
     ------
     HypothesisError
-        If the radius is missing, not finite or negative.
+        If the radius is missing, not finite or negative, or a norm is NaN or so large that nothing can be said.
     ShapeError
         If there are no tokens.
 
@@ -177,8 +193,8 @@ def attention_quoted(norms: HeadNorms, *, tokens: int, radius: float | None) -> 
     3.0
     """
     radius = checked_ball(tokens, radius)
-    head = torch.sqrt(3 * tokens + (12 * tokens + 3) * radius**4 * norms.query_key.double() ** 2)
-    return _sum_over_heads(norms, head)
+    curvature = radius * (radius * norms.query_key.double())
+    return _sum_over_heads(norms, _length(math.sqrt(3 * tokens), math.sqrt(12 * tokens + 3) * curvature))
 
 
 def attention_paper_bias(norms: HeadNorms, *, tokens: int, radius: float | None) -> float:
@@ -194,9 +210,10 @@ def attention_paper_bias(norms: HeadNorms, *, tokens: int, radius: float | None)
     12.36931687685298
     """
     radius = checked_ball(tokens, radius)
-    score, shift = norms.query_key.double(), norms.query_bias.double()
-    slope = 4 * tokens * radius**2 * (radius * score + shift) ** 2
-    return _sum_over_heads(norms, torch.sqrt(3 * (tokens + radius**4 * score**2 + slope)))
+    curvature = radius * (radius * norms.query_key.double())
+    kappa = curvature + radius * norms.query_bias.double()
+    slope = _length(curvature, 2 * math.sqrt(tokens) * kappa)
+    return _sum_over_heads(norms, math.sqrt(3) * _length(math.sqrt(tokens), slope))
 
 
 def _inner_width(qkv_weight: Tensor, proj_weight: Tensor) -> int:
@@ -223,6 +240,13 @@ def slice_norms(stack: Tensor) -> Tensor:
     return torch.linalg.svdvals(torch.linalg.qr(stack, mode="r").R)[..., 0]
 
 
+def refuse_infinite(**values: Tensor) -> None:
+    """Raises HypothesisError, which names the first of the tensors that holds a value that is not finite."""
+    for name, value in values.items():
+        if not bool(torch.isfinite(value).all()):
+            raise HypothesisError(f"{name} holds values that are not finite")
+
+
 def checked_ball(tokens: int, radius: float | None) -> float:
     """The radius of a ball for sequences of `tokens`, if both can be that; else ShapeError or HypothesisError."""
     if tokens < 1:
@@ -233,4 +257,13 @@ def checked_ball(tokens: int, radius: float | None) -> float:
 
 
 def _sum_over_heads(norms: HeadNorms, head: Tensor) -> float:
-    return float((norms.output.double() * norms.value.double() * head).sum())
+    outside, inside = norms.output.double(), norms.value.double()
+    alive = (outside != 0) & (inside != 0)
+    total = float(torch.where(alive, outside * head * inside, 0.0).sum())
+    if math.isnan(total):
+        raise HypothesisError("a norm of the heads is NaN, or infinite with radius 0: there is no bound")
+    return total
+
+
+def _length(a: float | Tensor, b: Tensor) -> Tensor:
+    return torch.hypot(torch.as_tensor(a, dtype=b.dtype, device=b.device), b)

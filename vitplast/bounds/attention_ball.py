@@ -12,8 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vitplast.bounds.attention import checked_ball, slice_norms
-from vitplast.bounds.canonical import Canonical, mixing_norms, score_norms, shift_norms
+from vitplast.bounds.attention import checked_ball, product_norm, refuse_infinite, slice_norms
+from vitplast.bounds.canonical import Canonical, score_norms, shift_norms
+from vitplast.bounds.layernorm import binary_size
 from vitplast.errors import HypothesisError, ShapeError, UnknownNameError
 
 COMBINATIONS = ("separate", "sum", "stacked")
@@ -89,6 +90,9 @@ def mixing_bound(score: Tensor, shift: Tensor, *, tokens: int, radius: float, fi
     """
     radius = checked_ball(tokens, radius)
     score, shift = torch.as_tensor(score).double(), torch.as_tensor(shift).double()
+    for name, norm in (("score", score), ("shift", shift)):
+        if not bool((norm >= 0).all()):
+            raise HypothesisError(f"{name} norms must not be negative or NaN, got {norm.flatten()[:8].tolist()}")
     if tokens == 1:
         return torch.ones_like(score + shift)
     curvature = radius * (radius * score)
@@ -142,8 +146,9 @@ def combine_heads(form: Canonical, per_head: Tensor, combine: str = "stacked") -
     """`sum ||O|| ||V|| b_h`, `sum ||M_h|| b_h` or `||[t_1 M_1 ... t_H M_H]||_2 sqrt(sum ||M_h|| b_h)` (Theorem 12).
 
     `t_h = sqrt(b_h / ||M_h||)`. With `V_h^T = U_h R_h`, U_h of orthonormal columns, the stacked norm is that of
-    `[t_h O_h R_h^T]_h`, shape (F, H d): no product of width E x E is formed for a head. Heads with
-    M_h = 0 are dropped, and those with b_h = 0 add nothing.
+    `[t_h O_h R_h^T]_h`, shape (F, H d): no product of width E x E is formed for a head. It is taken of
+    `M_h / ||M_h||`, so that no scale of weights or tokens overflows before the result does. Heads with M_h = 0 are
+    dropped, and those with b_h = 0 add nothing.
 
     Parameters
     ----------
@@ -159,7 +164,7 @@ def combine_heads(form: Canonical, per_head: Tensor, combine: str = "stacked") -
     ShapeError
         If `per_head` has not H entries.
     HypothesisError
-        If an entry is negative or NaN.
+        If an entry is negative or NaN, or a weight is not finite.
     UnknownNameError
         If `combine` is none of the three.
 
@@ -177,20 +182,25 @@ def combine_heads(form: Canonical, per_head: Tensor, combine: str = "stacked") -
         raise ShapeError(f"one constant a head needed, shape ({form.output.shape[0]},), got {tuple(per_head.shape)}")
     if not bool((per_head >= 0).all()):
         raise HypothesisError(f"constants of the heads must not be negative or NaN, got {per_head.tolist()}")
-    mixing = mixing_norms(form)
+    refuse_infinite(output=form.output, value=form.value)
+    wide, high = binary_size(form.output, (-2, -1)), binary_size(form.value, (-2, -1))
+    output, value = form.output / wide, form.value / high
+    mixing = product_norm(output, value.transpose(-1, -2))
     kept = mixing > 0
     if not bool(kept.any()):
         return 0.0
-    mixing, per_head, output, value = mixing[kept], per_head[kept], form.output[kept], form.value[kept]
+    mixing, per_head, output, value = mixing[kept], per_head[kept], output[kept], value[kept]
+    wide, high = wide[kept].flatten(), high[kept].flatten()
     if combine == "separate":
-        return float((slice_norms(output) * slice_norms(value.transpose(-1, -2)) * per_head).sum())
-    total = float((mixing * per_head).sum())
+        return float((wide * slice_norms(output) * per_head * (high * slice_norms(value.transpose(-1, -2)))).sum())
+    each = wide * per_head * (high * mixing)
+    total = float(each.sum())
     if combine == "sum" or not 0 < total < math.inf:
         return total
-    weight = torch.sqrt(per_head / mixing)
+    weight = torch.sqrt(each / total) / mixing
     factor = torch.linalg.qr(value.transpose(-1, -2), mode="r").R
     stacked = torch.einsum("h,hfd,hkd->fhk", weight, output, factor).flatten(1)
-    return float(torch.linalg.svdvals(stacked)[0]) * math.sqrt(total)
+    return float(torch.linalg.svdvals(stacked)[0]) * total
 
 
 def sharp_example(

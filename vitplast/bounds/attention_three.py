@@ -77,7 +77,7 @@ def attention_rope_bound(
     ShapeError
         If a bias does not fit the heads or there are no tokens.
     HypothesisError
-        If the radius is missing, negative or not finite.
+        If the radius is missing, negative or not finite, or a bias is not finite.
 
     Examples
     --------

@@ -18,6 +18,7 @@ from vitplast.bounds.activations import (
     activation_name,
     activation_reach,
 )
+from vitplast.bounds.attention import refuse_infinite
 from vitplast.bounds.folded import layernorm_linear
 from vitplast.bounds.layernorm import deviation_floor
 from vitplast.bounds.linear import spectral_norm
@@ -173,6 +174,13 @@ def fold_linear(weight: Tensor, bias: Tensor | None, gamma: Tensor, beta: Tensor
 
     Those tokens are centred and of norm at most `sqrt(d)` (Theorem 14). Shapes (out, d), (out,), (d,), (d,).
 
+    Raises
+    ------
+    ShapeError
+        If `gamma` or `beta` has not d entries.
+    HypothesisError
+        If a value is not finite.
+
     Examples
     --------
     >>> fold_linear(torch.eye(2), None, torch.ones(2), torch.zeros(2))[0].tolist()
@@ -182,6 +190,7 @@ def fold_linear(weight: Tensor, bias: Tensor | None, gamma: Tensor, beta: Tensor
     for name, given in (("gamma", gamma), ("beta", beta)):
         if given.shape != weight.shape[1:]:
             raise ShapeError(f"{name} must have shape {tuple(weight.shape[1:])}, got {tuple(given.shape)}")
+    refuse_infinite(weight=weight, gamma=gamma, beta=beta, **({} if bias is None else {"bias": bias}))
     scaled = weight * gamma.detach().double()
     shift = weight @ beta.detach().double()
     return scaled - scaled.mean(dim=1, keepdim=True), shift if bias is None else shift + bias.detach().double()
@@ -190,6 +199,13 @@ def fold_linear(weight: Tensor, bias: Tensor | None, gamma: Tensor, beta: Tensor
 def layerscale_bound(gamma: Tensor) -> float:
     """`max_j |gamma_j|`: no branch is stretched more by its LayerScale (Prop. 1(e)); folding it in is sharper.
 
+    Raises
+    ------
+    ShapeError
+        If `gamma` has not one dimension or is empty.
+    HypothesisError
+        If a factor is not finite.
+
     Examples
     --------
     >>> layerscale_bound(torch.tensor([0.5, -2.0]))
@@ -197,6 +213,7 @@ def layerscale_bound(gamma: Tensor) -> float:
     """
     if gamma.ndim != 1 or gamma.numel() == 0:
         raise ShapeError(f"LayerScale has one dimension and is not empty, got shape {tuple(gamma.shape)}")
+    refuse_infinite(gamma=gamma)
     return float(gamma.detach().double().abs().max())
 
 
@@ -214,12 +231,20 @@ def residual_bound(*branches: float) -> float:
 def composition(*bounds: float) -> float:
     """The product: maps one after the other. A block is the composition of its two residual halves (Prop. 1(d)).
 
+    Raises
+    ------
+    HypothesisError
+        If a bound is negative or NaN, or one is infinite and another 0: their product says nothing.
+
     Examples
     --------
     >>> composition(residual_bound(1.0), residual_bound(0.5))
     3.0
     """
-    return math.prod(_constants(bounds))
+    product = math.prod(_constants(bounds))
+    if math.isnan(product):
+        raise HypothesisError(f"a product of 0 and an infinite bound says nothing, got {bounds}")
+    return product
 
 
 def _constants(bounds: tuple[float, ...]) -> list[float]:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vitplast.bounds.attention import HeadNorms, Heads, product_norm, slice_norms
+from vitplast.bounds.attention import HeadNorms, Heads, product_norm, refuse_infinite, slice_norms
+from vitplast.bounds.layernorm import euclidean_norms
 from vitplast.errors import ShapeError
 
 
@@ -42,6 +43,8 @@ def canonical(slices: Heads, scale: float, query_bias: Tensor | None = None) -> 
     ------
     ShapeError
         If `query_bias` has not H d entries.
+    HypothesisError
+        If a weight, the scale or the bias is not finite.
 
     Examples
     --------
@@ -50,9 +53,11 @@ def canonical(slices: Heads, scale: float, query_bias: Tensor | None = None) -> 
     [[0.5, 0.0], [0.0, 0.5]]
     """
     n_heads, width, _ = slices.query.shape
+    refuse_infinite(**slices._asdict(), scale=torch.as_tensor(scale))
     if query_bias is None:
         bias = slices.query.new_zeros(n_heads, width)
     elif query_bias.shape == (n_heads * width,):
+        refuse_infinite(query_bias=query_bias)
         bias = query_bias.detach().double().reshape(n_heads, width)
     else:
         raise ShapeError(f"query_bias must have shape ({n_heads * width},), got {tuple(query_bias.shape)}")
@@ -71,6 +76,13 @@ def fold(form: Canonical, gamma: Tensor, beta: Tensor) -> Canonical:
     """`A' = Pi G A G Pi`, `c' = Pi G (A beta + c)`, `M' = M G Pi`, `G = diag(gamma)`: behind a LayerNorm (Theorem 14).
 
     The tokens of the folded form are the normalised ones, centred and of norm at most sqrt(E).
+
+    Raises
+    ------
+    ShapeError
+        If `gamma` or `beta` has not E entries.
+    HypothesisError
+        If one of them is not finite.
     """
     gamma, beta = _vector(gamma, form, "gamma"), _vector(beta, form, "beta")
 
@@ -89,7 +101,7 @@ def score_norms(form: Canonical) -> Tensor:
 
 def shift_norms(form: Canonical) -> Tensor:
     """`||c_h||`, shape (H,)."""
-    return torch.linalg.vector_norm(form.shift, dim=-1)
+    return euclidean_norms(form.shift)
 
 
 def mixing_norms(form: Canonical) -> Tensor:
@@ -107,4 +119,5 @@ def _vector(given: Tensor, form: Canonical, name: str) -> Tensor:
     width = form.query.shape[-1]
     if given.shape != (width,):
         raise ShapeError(f"{name} must have shape ({width},), got {tuple(given.shape)}")
+    refuse_infinite(**{name: given})
     return given.detach().to(form.query)

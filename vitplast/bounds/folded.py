@@ -91,7 +91,8 @@ def layernorm_attention(
     ShapeError
         If `gamma` or `beta` has not E entries.
     HypothesisError
-        If `sigma` or `eps` is negative or not finite, or both are 0; and the errors of `attention_bound`.
+        If `sigma` or `eps` is negative or not finite, or both are 0, or a scale or shift is not finite; and the errors
+        of `attention_bound`.
 
     Examples
     --------

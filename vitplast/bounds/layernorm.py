@@ -177,9 +177,37 @@ def token_deviations(x: Tensor, y: Tensor, *, width: int | None = None, centred:
     if not bool(torch.isfinite(both).all()):
         raise HypothesisError("a token holds a value that is not finite")
     differ = (both[0] != both[1]).any(dim=-1)
+    size = binary_size(both, -1)
+    both = both / size
     if centred:
         both = both - both.mean(dim=-1, keepdim=True)
-    return torch.linalg.vector_norm(both, dim=-1) / math.sqrt(x.shape[-1]), differ
+    return torch.linalg.vector_norm(both, dim=-1) / math.sqrt(x.shape[-1]) * size.squeeze(-1), differ
+
+
+def binary_size(x: Tensor, dim: int | tuple[int, ...]) -> Tensor:
+    """The power of two below the largest modulus along `dim` (kept, length 1); 1 where all are zero. `x` is finite.
+
+    Squares and products of `x / binary_size(x)` neither overflow nor vanish, and the division is exact.
+
+    Examples
+    --------
+    >>> binary_size(torch.tensor([[3.0, -5.0], [0.0, 0.0]]), -1).tolist()
+    [[4.0], [1.0]]
+    """
+    largest = x.abs().amax(dim=dim, keepdim=True)
+    return torch.where(largest > 0, largest / (2 * torch.frexp(largest).mantissa), torch.ones_like(largest))
+
+
+def euclidean_norms(x: Tensor) -> Tensor:
+    """`||x||` along the last axis, whatever the scale: squares may leave the range of float64, the norm does not.
+
+    Examples
+    --------
+    >>> euclidean_norms(torch.tensor([3e-200, 4e-200], dtype=torch.float64)).item()
+    5e-200
+    """
+    size = binary_size(x, -1)
+    return torch.linalg.vector_norm(x / size, dim=-1) * size.squeeze(-1)
 
 
 def two_point_factor(deviations: Tensor, differ: Tensor, eps: float) -> Tensor:

@@ -7,6 +7,7 @@ each side. Distances between images are Euclidean over all pixels and channels.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable
 
 import torch
@@ -55,9 +56,7 @@ def patch_embedding_bound(
     if weight.ndim != 4 or weight.numel() == 0:
         raise ShapeError(f"a patch kernel has shape (E, C, kh, kw) and is not empty, got {tuple(weight.shape)}")
     kernel = tuple(weight.shape[2:])
-    steps = kernel if stride is None else (stride, stride) if isinstance(stride, int) else tuple(stride)
-    if len(steps) != 2 or not all(isinstance(step, int) and step >= 1 for step in steps):
-        raise ShapeError(f"a stride is one number or two, 1 or more, got {stride!r}")
+    steps = kernel if stride is None else _steps(stride)
     weight = weight.detach().double()
     if std is not None:
         if std.shape != weight.shape[1:2]:
@@ -68,6 +67,17 @@ def patch_embedding_bound(
         weight = weight / std[:, None, None]
     times = math.prod(math.ceil(k / s) for k, s in zip(kernel, steps, strict=True))
     return math.sqrt(times) * spectral_norm(weight.flatten(1))
+
+
+def _steps(stride: int | tuple[int, int]) -> tuple[int, int]:
+    both = stride if isinstance(stride, Iterable) and getattr(stride, "ndim", 1) else (stride, stride)
+    try:
+        steps = tuple(map(operator.index, both))
+    except TypeError:
+        steps = ()
+    if len(steps) != 2 or min(steps) < 1:
+        raise ShapeError(f"a stride is one number or two, 1 or more, got {stride!r}")
+    return steps
 
 
 def patch_stem_bound(stages: Iterable[Stage], std: Tensor | None = None) -> float:

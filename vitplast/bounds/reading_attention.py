@@ -19,6 +19,7 @@ from vitplast.bounds.reading_layers import (
     ReadLinear,
     ReadNorm,
     class_of,
+    is_identity,
     is_linear,
     read_linear,
     read_norm,
@@ -58,7 +59,7 @@ class ReadAttention:
             For the other kinds, which are the business of Theorem 13.
         """
         reasons = {
-            "rope": "rotates queries and keys by position (RoPE), which this bound does not cover",
+            "rope": "may rotate queries and keys by position (RoPE), which this bound does not cover",
             "qk_norm": "normalises queries and keys (QK-norm), which this bound does not cover",
             "cosine": "takes cosines of queries and keys, which this bound does not cover",
         }
@@ -83,7 +84,8 @@ def read_attention(module: nn.Module, *, causal: bool = False, rotary: bool = Tr
     ------
     NoBoundError
         If no statement covers the class, or this setting of it (a gate, a norm of the output, a norm of the queries
-        alone, dropout in training mode), or it carries hooks or adapters. The message gives the reason.
+        alone, dropout in training mode, something else in its place), or it carries hooks or adapters. The message
+        gives the reason.
 
     Examples
     --------
@@ -98,7 +100,7 @@ def read_attention(module: nn.Module, *, causal: bool = False, rotary: bool = Tr
         raise NoBoundError(f"is a {type(module).__name__}: {reason}")
     if getattr(module, "gate", None) is not None:
         raise NoBoundError("gates its output by a function of the input, so no constant bounds it")
-    if not isinstance(getattr(module, "norm", nn.Identity()), nn.Identity):
+    if not is_identity(getattr(module, "norm", nn.Identity())):
         raise NoBoundError("normalises the attention output before the projection, which this bound does not cover")
     refuse_changes(module)
     read = _normed(module, ATTENTION_CLASSES[name](module))
@@ -184,9 +186,9 @@ def _made(module: nn.Module, slices: Heads, query_bias: Tensor | None, key_bias:
 
 def _normed(module: nn.Module, read: ReadAttention) -> ReadAttention:
     norms = [getattr(module, name, nn.Identity()) for name in ("q_norm", "k_norm")]
-    if all(isinstance(norm, nn.Identity) for norm in norms):
+    if all(is_identity(norm) for norm in norms):
         return read
-    if any(isinstance(norm, nn.Identity) for norm in norms):
+    if any(is_identity(norm) for norm in norms):
         raise NoBoundError("normalises queries or keys alone, which this bound does not cover")
     query, key = (read_norm(norm) for norm in norms)
     if "affine" in (query.kind, key.kind):

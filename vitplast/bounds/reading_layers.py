@@ -31,6 +31,8 @@ NORM_CLASSES = (
     *(f"torch.nn.modules.batchnorm.BatchNorm{k}d" for k in (1, 2, 3)),
 )
 LAYERSCALE_CLASSES = ("timm.layers.layer_scale.LayerScale", "timm.layers.layer_scale.LayerScale2d")
+#: Where timm keeps what drops values in training, and does nothing in evaluation mode.
+_DROPOUTS = ("attn_drop", "proj_drop", "drop", "drop1", "drop2")
 _SPATIAL = "normalises over several tokens at once, which no statement here covers"
 
 
@@ -150,7 +152,7 @@ def read_mlp(module: nn.Module, given: float | None = None) -> ReadMlp:
         reason = NO_MLP.get(name, "no bound is known for this class of MLP")
         raise NoBoundError(f"is a {type(module).__name__}: {reason}")
     refuse_changes(module)
-    if not isinstance(module.norm, nn.Identity):
+    if not is_identity(module.norm):
         raise NoBoundError(
             f"normalises its hidden features by a {type(module.norm).__name__}; the deviation of those features, "
             "which a bound needs, is not an input of any component"
@@ -172,7 +174,7 @@ def read_layerscale(module: nn.Module | Tensor | None) -> Tensor | None:
     >>> read_layerscale(nn.Identity()) is None
     True
     """
-    if module is None or isinstance(module, nn.Identity):
+    if module is None or is_identity(module):
         return None
     if isinstance(module, Tensor):
         return module.detach().double()
@@ -195,6 +197,11 @@ def is_linear(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
 
 
+def is_identity(module: nn.Module) -> bool:
+    """Whether it is `nn.Identity` itself: a subclass may compute anything."""
+    return type(module) is nn.Identity
+
+
 def refuse_changes(module: nn.Module) -> None:
     """Raises NoBoundError if the object, or one inside, does not compute what its class says, or draws at random."""
     for inner in module.modules():
@@ -205,6 +212,18 @@ def refuse_changes(module: nn.Module) -> None:
             raise NoBoundError(f"had the forward method of its {name} replaced")
         if inner.training and isinstance(inner, nn.modules.dropout._DropoutNd) and inner.p > 0:
             raise NoBoundError(f"drops values at random (p={inner.p}) in training mode")
+        for slot in _DROPOUTS:
+            _refuse_dropout(slot, getattr(inner, slot, None))
+
+
+def _refuse_dropout(slot: str, module: object) -> None:
+    if not isinstance(module, nn.Module) or is_identity(module) or type(module) is nn.Dropout:
+        return
+    name = type(module).__name__
+    if class_of(module) != "timm.layers.drop.DropPath":
+        raise NoBoundError(f"has a {name} as {slot}, where only dropout that is inactive has a bound")
+    if module.training:
+        raise NoBoundError(f"drops whole branches at random ({name} as {slot}) in training mode")
 
 
 def _batch_norm(module: nn.Module) -> ReadNorm:

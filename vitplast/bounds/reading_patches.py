@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from vitplast.bounds.activations import activation_name
 from vitplast.bounds.patch_embedding import Stage
-from vitplast.bounds.reading_layers import ReadNorm, class_of, read_norm, refuse_changes
+from vitplast.bounds.reading_layers import ReadNorm, class_of, is_identity, read_norm, refuse_changes
 from vitplast.errors import NoBoundError
 
 #: Classes with their convolutions in `proj` and a norm of the tokens, if any, in `norm`.
@@ -49,7 +49,7 @@ def read_patch_embedding(module: nn.Module) -> ReadPatchEmbedding:
     norm = None
     if class_of(module) in PATCH_CLASSES:
         norm = getattr(module, "norm", None)
-        norm = None if norm is None or isinstance(norm, nn.Identity) else read_norm(norm)
+        norm = None if norm is None or is_identity(norm) else read_norm(norm)
         parts = _flat(module.proj)
     elif isinstance(module, nn.Conv2d | nn.Sequential):
         parts = _flat(module)
@@ -78,9 +78,11 @@ def read_patch_embedding(module: nn.Module) -> ReadPatchEmbedding:
 
 
 def _flat(module: nn.Module) -> list[nn.Module]:
-    if isinstance(module, nn.Sequential):
+    if type(module) is nn.Sequential:
         return [part for child in module for part in _flat(child)]
-    return [] if isinstance(module, nn.Identity) else [module]
+    if isinstance(module, nn.Sequential | nn.Identity) and not is_identity(module):
+        raise NoBoundError(f"has a {type(module).__name__}, a subclass that may compute anything")
+    return [] if is_identity(module) else [module]
 
 
 def _convolution(conv: nn.Conv2d) -> list:

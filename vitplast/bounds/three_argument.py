@@ -12,7 +12,8 @@ import math
 import torch
 from torch import Tensor
 
-from vitplast.bounds.attention import Heads
+from vitplast.bounds.attention import Heads, refuse_infinite
+from vitplast.bounds.layernorm import euclidean_norms
 from vitplast.errors import HypothesisError, ShapeError, UnknownNameError
 
 #: What queries and keys are divided by: standard deviation, root mean square, Euclidean norm.
@@ -91,6 +92,8 @@ def query_key_floors(
     ------
     ShapeError, UnknownNameError
         If tokens or biases do not fit the heads; if the kind is another one.
+    HypothesisError
+        If a token, weight or bias is not finite.
 
     Examples
     --------
@@ -104,24 +107,26 @@ def query_key_floors(
     width, inner = slices.query.shape[1:]
     if x.ndim != 3 or x.shape[-1] != inner or not x.numel():
         raise ShapeError(f"tokens must have shape (B, n, {inner}), none of them empty, got {tuple(x.shape)}")
+    refuse_infinite(query=slices.query, key=slices.key, tokens=x)
     floors = []
     for rows, bias, name in ((slices.query, query_bias, "query_bias"), (slices.key, key_bias, "key_bias")):
         shift = bias_of(slices, bias, name)
         seen = torch.einsum("bne,hde->bnhd", x.to(rows), rows) + shift
         if kind == "layernorm":
             seen = seen - seen.mean(dim=-1, keepdim=True)
-        norms = torch.linalg.vector_norm(seen, dim=-1).amin(dim=(0, 1))
+        norms = euclidean_norms(seen).amin(dim=(0, 1))
         floors.append(norms if kind == "cosine" else norms / math.sqrt(width))
     return floors[0], floors[1]
 
 
 def bias_of(slices: Heads, bias: Tensor | None, name: str) -> Tensor:
-    """The bias in the shape (H, d) of the heads, zero for None. Raises ShapeError if it does not fit."""
+    """The bias in the shape (H, d) of the heads, zero for None. Raises ShapeError, HypothesisError."""
     n_heads, width, _ = slices.query.shape
     if bias is None:
         return slices.query.new_zeros(n_heads, width)
     if bias.shape != (n_heads * width,):
         raise ShapeError(f"{name} must have shape ({n_heads * width},), got {tuple(bias.shape)}")
+    refuse_infinite(**{name: bias})
     return bias.detach().to(slices.query).reshape(n_heads, width)
 
 

@@ -1,6 +1,7 @@
 """The `vitplast` command. Results go to stdout or a file, messages to stderr; exit code 0 done, 1 failed, 2 refused.
 
-The commands that compute one result (`measure`, `bounds`, `finetune`, `probe`) are made in `vitplast.cli.compute`.
+The commands that compute one result (`measure`, `bounds`, `theory`, `gradients`, `search`, `finetune`, `probe`) are
+made in `vitplast.cli.compute`.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ add_compute_commands(app)
 
 @app.command()
 def run(
-    kind: Annotated[str, typer.Argument(help="Notebook: plasticity, bounds, finetune or probe.")],
+    kind: Annotated[str, typer.Argument(help=f"Notebook: {', '.join(parameters.KINDS)}.")],
     parameter: Annotated[list[str] | None, typer.Option("-p", help="name=value, as papermill's -p.")] = None,
     json_: Annotated[str, typer.Option("--json", help="All parameters as a JSON object.")] = "{}",
     store: Store = "",

@@ -12,17 +12,17 @@ from matplotlib.ticker import NullFormatter
 
 from vitplast import figures
 
-GREY = figures.COLORS["all"]
-#: Colour and line style of each activation.
+GREY, LIGHT = figures.COLORS["all"], figures.COLORS["head"]
+#: Grey, line style and width of each activation; a colour would stand for a component.
 ACTIVATIONS = {
-    "GELU": ("#0173b2", "-"),
-    "GELUTanh": ("#56b4e9", ":"),
-    "SiLU": ("#d55e00", "--"),
-    "QuickGELU": ("#de8f05", "-."),
-    "ReLU": ("#4d4d4d", "-"),
+    "GELU": ("black", "-", 1.6),
+    "GELUTanh": ("#b8b8b8", ":", 1.8),  # lies on GELU, so it is drawn as light dots on a black line
+    "SiLU": (GREY, "--", 1.6),
+    "QuickGELU": (LIGHT, "-.", 1.6),
+    "ReLU": (LIGHT, "-", 0.9),
 }
-#: Colour and marker of the two branches of a block.
-BRANCHES = {"MHA": (figures.COLORS["MHA"], "o"), "MLP": (figures.COLORS["FC2"], "D")}
+#: Colour and marker of the two branches of a block; the MLP is two components, and so has the colour of neither.
+BRANCHES = {"MHA": (figures.COLORS["MHA"], figures.MARKERS["MHA"]), "MLP": ("black", "p")}
 
 
 def slopes(t: np.ndarray, curves: Mapping[str, np.ndarray], peaks: Mapping[str, tuple[float, float]]) -> Axes:
@@ -30,10 +30,10 @@ def slopes(t: np.ndarray, curves: Mapping[str, np.ndarray], peaks: Mapping[str, 
     figures.use_style()
     _, ax = plt.subplots(figsize=(6.4, 3.2))
     for name, curve in curves.items():
-        color, style = ACTIVATIONS[name]
-        ax.plot(t, curve, style, color=color, label=name)
+        color, style, linewidth = ACTIVATIONS[name]
+        ax.plot(t, curve, style, color=color, linewidth=linewidth, label=name)
         if name in peaks:
-            ax.plot(*peaks[name], "o", color=color, markersize=4)
+            ax.plot(*peaks[name], "o", color=color, markeredgecolor=GREY, markersize=4)
     ax.axhline(1.0, color=GREY, linewidth=0.8, linestyle=":")
     ax.set(xlabel="input t", ylabel=r"slope $\varphi'(t)$")
     ax.legend(loc="lower right")
@@ -50,22 +50,35 @@ def averages(sigma: np.ndarray, curve: np.ndarray, pairs: np.ndarray, rates: np.
     _, axes = plt.subplots(1, 2, figsize=(7.2, 3.2))
     color = figures.COLORS["LN1"]
     axes[0].plot(sigma, curve, "-", color=color, label="bound at one floor")
-    axes[0].plot(pairs, rates, "v", color=figures.COLORS["LN2"], label="rates of two pairs")
+    axes[0].plot(pairs, rates, "v", color="black", label="rates of two pairs")
     axes[0].plot(pairs, rates, ":", color=GREY, linewidth=1)
     axes[0].plot(pairs.mean(), rates.mean(), "X", color=GREY, markersize=8, label="their mean")
     axes[0].plot(
-        pairs.mean(), np.interp(pairs.mean(), sigma, curve), "v", color=color, markersize=8, label="bound at the mean"
+        pairs.mean(), np.interp(pairs.mean(), sigma, curve), "d", color=color, markersize=8, label="bound at the mean"
     )
     axes[0].set(xlabel=r"deviation floor $\sigma$", ylabel="rate of LN1", ylim=(0, None))
     axes[0].legend()
-    looks = {"sigma": ("v", figures.COLORS["LN1"]), "max": ("o", figures.COLORS["MHA"]), "rms": ("s", GREY)}
+    looks = {  # marker, colour, face, shift, label
+        "sigma": ("v", figures.COLORS["LN1"], None, -0.2, "LN1, mean floor"),
+        "max": ("o", figures.COLORS["MHA"], None, 0.2, "MHA, mean radius"),
+        "rms": ("o", figures.COLORS["MHA"], "white", 0.0, "MHA, RMS radius"),
+    }
     for what in ratios.what.values:
-        marker, color = looks[str(what)]
-        label = {"sigma": "LN1, mean floor", "max": "MHA, mean radius", "rms": "MHA, RMS radius"}[str(what)]
-        axes[1].plot(ratios.layer, ratios.sel(what=what), marker, color=color, label=label)
-    axes[1].axhline(1.0, color=GREY, linewidth=1, linestyle=":")
-    axes[1].set(xlabel="block", ylabel="bound at average / average", ylim=(0, 1.1))
-    axes[1].legend(loc="lower right")
+        marker, color, face, shift, label = looks[str(what)]
+        places = ratios.layer + shift
+        axes[1].plot(
+            places,
+            ratios.sel(what=what),
+            marker,
+            color=color,
+            markerfacecolor=face or color,
+            label=label,
+            markersize=4.5,
+        )
+    axes[1].axhline(1.0, color=GREY, linewidth=1, linestyle=":", zorder=1)
+    low = float(ratios.min())
+    axes[1].set(xlabel="block", ylabel="bound at average / average", ylim=(0.7 if low > 0.71 else 0.95 * low, 1.03))
+    axes[1].legend(loc="center right", bbox_to_anchor=(1.0, 0.72))
     return list(axes)
 
 
@@ -109,7 +122,13 @@ def block_by_depth(table: xr.Dataset) -> Axes:
     for name, (style, label) in lines.items():
         ax.plot(table.layer, table[name], style, color=GREY, label=label)
     ax.plot(
-        table.layer, table["largest"], "*", color=figures.COLORS["FC1"], markersize=8, label="largest rate measured"
+        table.layer,
+        table["largest"],
+        "x",
+        color="black",
+        markersize=6,
+        markeredgewidth=1.6,
+        label="largest rate measured",
     )
     ax.axhline(1.0, color=GREY, linewidth=0.8, linestyle=":")
     ax.set(yscale="log", xlabel="block", ylabel="rate of change of a block")
@@ -121,10 +140,9 @@ def gated(radius: np.ndarray, bound: np.ndarray, local: np.ndarray, pairs: np.nd
     """Bound of a gated MLP, steepest point found and largest rate of random pairs against the radius of the ball."""
     figures.use_style()
     _, ax = plt.subplots(figsize=(6.4, 3.2))
-    color = figures.COLORS["FC1"]
-    ax.plot(radius, bound, "-", color=color, label="bound on the ball (Prop. 15)")
-    ax.plot(radius, local, "s", color=color, label="steepest point found")
-    ax.plot(radius, pairs, "o", color=GREY, markersize=4, label="largest rate of random pairs")
+    ax.plot(radius, bound, "-", color="black", label="bound on the ball (Prop. 15)")
+    ax.plot(radius, local, "d", color="black", label="steepest point found")
+    ax.plot(radius, pairs, ".", color=LIGHT, markersize=8, label="largest rate of random pairs")
     ax.set(xscale="log", yscale="log", xlabel="radius of the ball", ylabel="rate of change")
     ax.legend(loc="upper left")
     return ax

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from vitplast.components import COMPONENTS
 from vitplast.figures import COLORS, MARKERS, use_style
 
-GREY = "#4d4d4d"
+GREY = "#4d4d4d"  # no component is meant by it
 
 
 def token_norms(norms: np.ndarray, coded: float, needed: float) -> Axes:
@@ -22,7 +22,7 @@ def token_norms(norms: np.ndarray, coded: float, needed: float) -> Axes:
     _, ax = plt.subplots(figsize=(5.4, 2.6))
     ax.hist(norms, bins=40, color="#b8c4cc")
     for radius, style, name in ((coded, "--", "as coded: a mean"), (needed, "-", "as needed: the largest")):
-        ax.axvline(radius, linestyle=style, color=COLORS["MHA"], label=name)
+        ax.axvline(radius, linestyle=style, color=GREY, label=name)
     ax.set(xlabel="norm of a token of the embedding", ylabel="tokens")
     ax.legend(loc="upper right", bbox_to_anchor=(0.94, 1.0), title="radius")
     return ax
@@ -43,9 +43,10 @@ def conventions(estimate: xr.Dataset, padded: np.ndarray, in_situ: float) -> lis
             left.plot(one.layer, one, style, color=color, marker=marker, label=f"{component}, {name}")
     left.set(yscale="log", xlabel="block", ylabel="plasticity")
     left.legend(loc="best", fontsize=8)
-    right.hist(padded, bins=20, color=COLORS["FC2"], alpha=0.6, label="padded, one an order")
+    right.hist(padded, bins=20, color=COLORS["FC2"], alpha=0.6, label="padded, one value per order")
     right.axvline(in_situ, color=GREY, label="true input, any order")
     right.set(xlabel="rate of FC2", ylabel="orders")
+    right.margins(x=0.1)
     right.set_ylim(top=1.35 * right.get_ylim()[1])
     right.legend(loc="upper center", fontsize=8)
     return [left, right]

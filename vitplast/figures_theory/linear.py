@@ -6,6 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from vitplast import figures
@@ -49,8 +50,8 @@ def laws_by_depth(table: xr.Dataset) -> list[Axes]:
     fig, axes = plt.subplots(1, len(components), sharey=True, squeeze=False, figsize=(7.2, 3.4))
     for ax, component in zip(axes[0], components, strict=True):
         one, color = table.sel(component=component), figures.COLORS[component]
-        for name, (style, label) in LAWS.items():
-            ax.plot(one.layer, one[name], style, color=color, label=label)
+        for name, (style, _) in LAWS.items():
+            ax.plot(one.layer, one[name], style, color=color)
         ax.errorbar(
             one.layer,
             one["mean"],
@@ -59,7 +60,6 @@ def laws_by_depth(table: xr.Dataset) -> list[Axes]:
             marker=figures.MARKERS[component],
             color=color,
             markeredgecolor="white",
-            label="measured",
         )
         ax.set(yscale="log", xlabel="block")
         ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -67,8 +67,10 @@ def laws_by_depth(table: xr.Dataset) -> list[Axes]:
         ax.yaxis.set_minor_formatter(NullFormatter())
         ax.annotate(component, (0.5, 1.02), xycoords="axes fraction", ha="center")
     axes[0][0].set_ylabel("rate of change")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    fig.legend(handles, labels, loc="outside lower center", ncols=4)
+    # the legend serves all panels, so it has no component's colour
+    handles = [Line2D([], [], linestyle=style, color=GREY, label=label) for style, label in LAWS.values()]
+    handles.append(Line2D([], [], linestyle="none", marker=".", markersize=9, color=GREY, label="measured"))
+    fig.legend(handles=handles, loc="outside lower center", ncols=4)
     return list(axes[0])
 
 

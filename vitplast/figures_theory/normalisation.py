@@ -8,12 +8,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from vitplast import figures
 
-GREY = figures.COLORS["all"]
-NEAR, FAR = figures.COLORS["MHA"], figures.COLORS["LN2"]
+GREY, LIGHT = figures.COLORS["all"], figures.COLORS["head"]
+#: Greys of two tokens or pairs; a colour would stand for a component.
+NEAR, FAR = "black", LIGHT
 #: Line style of each bound, in the order in which legends show them.
 BOUNDS = {
     "global": (":", "global, eps alone"),
@@ -51,21 +53,21 @@ def images_on_circle(
         ax.plot(*points.T, "-", color=color, linewidth=2.5, alpha=0.5)
         ax.plot(*points.T, marker, color=color, label=label, linestyle="none")
         ax.plot(*ends.T, "-", color=GREY, linewidth=2.5, alpha=0.5)
-        ax.plot(*ends.T, "o", color=GREY)
+        ax.plot(*ends.T, "D", color=GREY, markersize=4)
     ax.plot(0, 0, "+", color=GREY)
     ax.set(aspect="equal", xticks=[], yticks=[], xlim=(-2.0, 4.0), ylim=(-2.9, 3.9))
     ax.spines[:].set_visible(False)
     ax.legend(loc="lower left", handletextpad=0.1)
     ax = axes[1]
     for (label, (deviation, rate)), marker in zip(cloud.items(), (".", "x", "+"), strict=False):
-        color = GREY if marker == "." else NEAR
+        color = LIGHT if marker == "." else NEAR
         ax.plot(
             deviation, rate, marker, color=color, label=label, linestyle="none", markersize=3 if marker == "." else 6
         )
     deviations = np.concatenate([deviation for deviation, _ in cloud.values()])
     span = np.geomspace(deviations.min(), deviations.max())
-    ax.plot(span, curves["norm"] / span, color=FAR, label="bound of the pair")
-    ax.axhline(curves["coded"], linestyle="-.", color=figures.COLORS["FC1"], label="as coded")
+    ax.plot(span, curves["norm"] / span, color=NEAR, linewidth=1, label="bound of the pair")
+    ax.axhline(curves["coded"], linestyle="-.", color=GREY, label="as coded")
     ax.set(xscale="log", yscale="log", xlabel=r"$\sqrt{\tau(x)\,\tau(y)}$", ylabel="rate of change")
     ax.legend(fontsize=8, loc="lower left")
     return list(axes)
@@ -100,10 +102,10 @@ def lift_and_gap(sigma: float, eps: float) -> list[Axes]:
     ax.axvspan(-sigma, sigma, color=GREY, alpha=0.15, linewidth=0)
     ax.plot(z, z / np.sqrt(z**2 + eps), color=GREY, label="LayerNorm")
     end = sigma / math.sqrt(sigma**2 + eps)
-    ax.plot([-sigma, sigma], [-end, end], "o-", color=NEAR, label="opposite tokens")
+    ax.plot([-sigma, sigma], [-end, end], "o--", color=NEAR, label="opposite tokens")
     slope = eps / (sigma**2 + eps) ** 1.5
     reach = np.array([sigma, 3 * sigma])
-    ax.plot(reach, end + slope * (reach - sigma), color=FAR, linewidth=3, alpha=0.6, label="steepest tangent")
+    ax.plot(reach, end + slope * (reach - sigma), color=FAR, linewidth=4, alpha=0.7, label="steepest tangent")
     ax.set(xlabel="first feature, mean taken off", ylabel="its image")
     ax.legend(fontsize=8, loc="upper left")
     return list(axes)
@@ -140,20 +142,20 @@ def bounds_by_depth(table: xr.Dataset) -> list[Axes]:
     fig, axes = plt.subplots(1, len(components), sharey=True, squeeze=False, figsize=(7.2, 3.5))
     for ax, component in zip(axes[0], components, strict=True):
         one = table.sel(component=component)
-        for name, (style, label) in BOUNDS.items():
-            ax.plot(
-                one.layer, one[name], style, color=GREY if name == "coded" else figures.COLORS[component], label=label
-            )
-        _measured(ax, one, component, "measured")
+        for name, (style, _) in BOUNDS.items():
+            ax.plot(one.layer, one[name], style, color=GREY if name == "coded" else figures.COLORS[component])
+        _measured(ax, one, component, None)
         ax.set(yscale="log", xlabel="block", xticks=one.layer.values[::2])
         ax.annotate(component, (0.5, 1.02), xycoords="axes fraction", ha="center")
     axes[0][0].set_ylabel("rate of change")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    fig.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
+    # the legend serves all panels, so it has no component's colour
+    handles = [Line2D([], [], linestyle=style, color=GREY, label=label) for style, label in BOUNDS.values()]
+    handles.append(Line2D([], [], linestyle="none", marker=".", markersize=9, color=GREY, label="measured"))
+    fig.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8)
     return list(axes[0])
 
 
-def _measured(ax: Axes, one: xr.Dataset, component: str, label: str) -> None:
+def _measured(ax: Axes, one: xr.Dataset, component: str, label: str | None) -> None:
     ax.errorbar(
         one.layer,
         one["mean"],

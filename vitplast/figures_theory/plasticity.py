@@ -10,7 +10,7 @@ from matplotlib.ticker import NullLocator
 
 from vitplast import figures
 
-GREY = figures.COLORS["all"]
+GREY, LIGHT = figures.COLORS["all"], figures.COLORS["head"]
 
 
 def scale_curves(rates: xr.DataArray, limits: dict[str, float], crossings: list[float]) -> Axes:
@@ -22,8 +22,8 @@ def scale_curves(rates: xr.DataArray, limits: dict[str, float], crossings: list[
     """
     figures.use_style()
     _, ax = plt.subplots(figsize=(7.2, 3.6))
-    for value in crossings:
-        ax.axvline(value, color="black", linewidth=1, linestyle=(0, (1, 1.5)))
+    for i, value in enumerate(crossings):
+        ax.axvline(value, color=LIGHT, linewidth=1.2, label=None if i else "change of order", zorder=1)
     for name in [str(n) for n in rates["map"].values]:
         one = rates.sel(map=name)
         if name in figures.COLORS:
@@ -35,7 +35,10 @@ def scale_curves(rates: xr.DataArray, limits: dict[str, float], crossings: list[
     ax.plot([low, 1], 2 * [limits["pooling"]], ":", color=GREY, label="mean pooling")
     ax.plot([max(1.0, high / 100), high], 2 * [limits["hard"]], "-.", color=GREY, label="hard attention")
     ax.set(xscale="log", yscale="log", xlabel="factor $a$ of the inputs", ylabel="plasticity")
-    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    handles, labels = ax.get_legend_handles_labels()
+    last = labels.index("change of order") if crossings else 0
+    order = [i for i in range(len(labels)) if i != last] + [last]
+    ax.legend([handles[i] for i in order], [labels[i] for i in order], loc="center left", bbox_to_anchor=(1.0, 0.5))
     return ax
 
 
@@ -85,18 +88,19 @@ def beside_jacobians(table: xr.Dataset) -> Axes:
     """
     figures.use_style()
     looks = {
-        "rate": ("o", figures.COLORS["MHA"], "rate of the pair"),
-        "directional": ("s", figures.COLORS["LN2"], "mean over random directions"),
-        "norm": ("^", GREY, r"largest gain $\|J\|_2$ found"),
+        "rate": ("o", "black", "black", "rate of the pair"),
+        "directional": ("s", "white", "black", "mean over random directions"),
+        "norm": ("^", LIGHT, LIGHT, r"largest gain $\|J\|_2$ found"),
     }
     rows = [str(k) for k in table.component.values]
     _, ax = plt.subplots(figsize=(7.2, 0.55 * len(rows) + 1.1))
-    for shift, (name, (marker, color, label)) in zip((-0.22, 0.0, 0.22), looks.items(), strict=True):
+    for shift, (name, (marker, face, edge, label)) in zip((-0.22, 0.0, 0.22), looks.items(), strict=True):
+        look = {"linestyle": "none", "markerfacecolor": face, "markeredgecolor": edge}
         values = table[name].transpose("component", "sample").values
         place = np.arange(len(rows))
-        ax.plot(values.mean(axis=1), place + shift, marker, color=color, markersize=7, label=label, linestyle="none")
         spread = np.repeat(place + shift, values.shape[1])
-        ax.plot(values.ravel(), spread, marker, color=color, markersize=3, alpha=0.4, linestyle="none")
+        ax.plot(values.ravel(), spread, marker, markersize=3, alpha=0.5, **look)
+        ax.plot(values.mean(axis=1), place + shift, marker, markersize=7, label=label, **look)
     ax.set(xscale="log", yticks=range(len(rows)), yticklabels=rows, xlabel="rate or gain")
     ax.yaxis.set_minor_locator(NullLocator())
     ax.grid(axis="y", visible=False)

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from vitplast.figures import COLORS, use_style
 
-GREY = "#4d4d4d"
+GREY, BLACK = "#4d4d4d", "#111111"  # no component is meant by these
 #: What the groups of cases are about, by the id of their statement, in the order of the figure.
 GROUPS = {
     "L1": "linear",
@@ -71,10 +71,8 @@ def tightness(table: xr.Dataset) -> Axes:
     holds = (table.expected == "holds").values
     ax.hlines(rows, chance, table.tight, color="#bbbbbb", linewidth=0.8)
     ax.plot(chance, rows, "|", color=GREY, markersize=6, label="best random pair")
-    ax.plot(table.tight[holds], rows[holds], "o", color=COLORS["LN2"], markersize=4, label="best pair of the attack")
-    ax.plot(
-        table.tight[~holds], rows[~holds], "X", color=COLORS["MHA"], markersize=6, label="the same, formula violated"
-    )
+    ax.plot(table.tight[holds], rows[holds], "o", color=GREY, markersize=4, label="best pair of the attack")
+    ax.plot(table.tight[~holds], rows[~holds], "X", color=BLACK, markersize=7, label="the same, formula violated")
     ax.axvline(1, color=GREY, linewidth=1)
     ax.set(xscale="log", xlabel="rate over bound", yticks=range(len(present)), ylim=(len(present) - 0.4, -0.6))
     ax.set_yticklabels([GROUPS[i] for i in present], fontsize=8)
@@ -91,11 +89,9 @@ def against_earlier(table: xr.Dataset) -> Axes:
     ends = [float(min(shown.tight.min(), shown.reference_tight.min())) / 1.3, 1.3]
     ax.plot(ends, ends, color=GREY, linewidth=1)
     gradients = np.array([i == "G1" for i in shown.id.values])
-    for chosen, marker, color, words in (
-        (~gradients, "o", COLORS["LN2"], "rates"),
-        (gradients, "s", COLORS["FC1"], "gradients"),
-    ):
-        ax.plot(shown.reference_tight[chosen], shown.tight[chosen], marker, color=color, markersize=4, label=words)
+    for chosen, marker, face, words in ((~gradients, "o", GREY, "rates"), (gradients, "s", "white", "gradients")):
+        here, earlier = shown.tight[chosen], shown.reference_tight[chosen]
+        ax.plot(earlier, here, marker, color=BLACK, markerfacecolor=face, markersize=4, label=words)
     ax.set(
         xscale="log",
         yscale="log",

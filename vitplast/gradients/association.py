@@ -46,6 +46,8 @@ def largest_ratio(ds: xr.Dataset) -> float:
 def gradient_rule(results: Mapping[Any, xr.Dataset]) -> tuple[str, str, float]:
     """C9: PASS if no gradient exceeds its bound of Prop. 17 in any run and that of the key bias is 0, else FAIL.
 
+    A run without any known bound decides nothing: INCONCLUSIVE, unless another run fails.
+
     Parameters
     ----------
     results
@@ -64,8 +66,11 @@ def gradient_rule(results: Mapping[Any, xr.Dataset]) -> tuple[str, str, float]:
     """
     if not results:
         return "INCONCLUSIVE", "no gradients were measured", np.nan
-    worst, where = -np.inf, ""
+    worst, where, unknown = -np.inf, "", 0
     for ds in results.values():
+        if ds["ratio"].isnull().all():
+            unknown += 1
+            continue
         value = largest_ratio(ds)
         if value > worst:
             at = np.unravel_index(np.nanargmax(ds["ratio"].values), ds["ratio"].shape)
@@ -74,9 +79,12 @@ def gradient_rule(results: Mapping[Any, xr.Dataset]) -> tuple[str, str, float]:
             worst = value
     biases = np.concatenate([ds["key_bias"].values.ravel() for ds in results.values()])
     biases = biases[~np.isnan(biases)]
-    bias = float(biases.max()) if len(biases) else 0.0
-    text = f"largest gradient / bound = {worst:.3g} ({where}); key bias: {bias:.2g}"
-    return "PASS" if worst <= 1 + SLACK and bias <= KEY_BIAS else "FAIL", text, worst
+    holds = worst <= 1 + SLACK and (biases <= KEY_BIAS).all()
+    texts = [] if unknown == len(results) else [f"largest gradient / bound = {worst:.3g} ({where})"]
+    texts += [f"no bound of Prop. 17 is known in {unknown} of {len(results)} runs"] if unknown else []
+    texts.append(f"key bias: {biases.max():.2g}" if len(biases) else "no key bias")
+    verdict = "FAIL" if not holds else "INCONCLUSIVE" if unknown else "PASS"
+    return verdict, "; ".join(texts), np.nan if unknown == len(results) else worst
 
 
 def component_totals(ds: xr.Dataset) -> xr.Dataset:

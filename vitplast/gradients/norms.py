@@ -61,7 +61,7 @@ def gradient_norms(
     -------
     Dataset with the variables of `VARIABLES`, float64, without unit. `part` is weight and bias, or Q, b_Q, K, b_K, V,
     b_V, O, b_O for MHA; NaN where a component has no such part. `ratio` is NaN as well where no bound is known
-    (QK-norm, gates, other kinds of layers), and for b_K, whose gradient is 0: `key_bias` says how nearly.
+    (norms inside attention, other kinds of layers), and for b_K, whose gradient is 0: `key_bias` says how nearly.
 
     `gradient_rms` is `gradient_norm / sqrt(number of parameters)`. `elasticity` is the root of the sum over parts of
     `(||theta_p|| ||grad_p||)^2`: unlike the product of whole norms it stays the same under every rescaling of Prop. 18.
@@ -73,7 +73,8 @@ def gradient_norms(
     InputError
         If the model has no head, or images or labels are not what they must be (ShapeError, PixelError).
     LayoutError
-        If a component is missing, has no parameters, shares them, or is not called exactly once.
+        If a component is missing, has no parameters or others than `part` names (QK-norm with a scale, gates, tables of
+        positions), shares them, or is not called exactly once.
     HypothesisError
         If a component has no gradient (never reported as 0), or a loss or gradient is not finite.
 
@@ -177,9 +178,9 @@ def _bounds(seen: Seen) -> dict[str, Tensor]:
         return _attention(module, x, seen.delta)
     if type(module) is nn.Linear:
         return linear_bounds(x, seen.delta)
-    if isinstance(module, LAYER_NORMS):
+    if type(module) in LAYER_NORMS:
         return norm_bounds(F.layer_norm(x, module.normalized_shape, eps=module.eps), seen.delta)
-    if isinstance(module, (nn.RMSNorm, timm.layers.RmsNorm)):
+    if type(module) in (nn.RMSNorm, timm.layers.RmsNorm):
         eps = torch.finfo(torch.float64).eps if module.eps is None else module.eps
         return norm_bounds(x / (x.square().mean(-1, keepdim=True) + eps).sqrt(), seen.delta)
     return {}

@@ -45,7 +45,8 @@ def working_copy(model: nn.Module) -> Iterator[tuple[nn.Module, list[Part]]]:
     ModeError
         If a submodule is in training mode.
     LayoutError
-        If a block lacks a component, a component has no parameter, or a component's parameter has a second user.
+        If a block lacks a component, a component has no parameter or one that `PARTS` does not name, or a component's
+        parameter has a second user.
     InputError
         If the model has no head.
     """
@@ -62,6 +63,10 @@ def working_copy(model: nn.Module) -> Iterator[tuple[nn.Module, list[Part]]]:
         users = Counter(id(p) for _, p in twin.named_parameters(remove_duplicate=False))
         for part in found:
             named = named_parts(part)
+            known = {id(p) for p in named.values()}
+            others = [name for name, p in part.module.named_parameters() if id(p) not in known]
+            if others:
+                raise LayoutError(f"{part.name} has parameters that are no part of Prop. 17: {', '.join(others)}")
             for name, parameter in named.items():
                 parameter.requires_grad_(True)
                 if users[id(parameter)] > 1:

@@ -237,7 +237,7 @@ def _heads(attention: nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 def _projection(attention: nn.Module) -> Callable[[Tensor], Tensor]:
-    return lambda z: F.linear(z, attention.proj.weight)
+    return lambda z: F.linear(z, wide(attention.proj.weight))
 
 
 def _padded(module: nn.Module, width: int) -> Callable[[Tensor], Tensor]:

@@ -82,8 +82,8 @@ class GradientsParameters(ModelParameters):
     def check(self) -> None:
         super().check()
         _check_sides(self)
-        if min(self.factors) <= 0 or 1.0 not in self.factors:
-            raise InputError(f"factors must be above 0 and hold 1, got {self.factors!r}")
+        if not all(1e-6 <= c <= 1e6 for c in self.factors) or 1.0 not in self.factors:
+            raise InputError(f"factors must lie between 1e-6 and 1e6 and hold 1, got {self.factors!r}")
         if self.images > self.pairs:
             raise InputError(f"images must be at most pairs, {self.pairs}, got {self.images}")
         self._set("factors", sorted(self.factors))

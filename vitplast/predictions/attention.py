@@ -50,7 +50,8 @@ def pooling(form: Canonical, x: Tensor, y: Tensor) -> Tensor:
     """
     difference, distance = _pair(form, x, y)
     mean = difference.mean(dim=1)
-    moved = torch.einsum("hfd,hde,be->bf", form.output, form.value, mean)
+    # Values first: neither of the two contractions forms an E x E product.
+    moved = torch.einsum("hfd,bhd->bf", form.output, torch.einsum("hde,be->bhd", form.value, mean))
     return math.sqrt(x.shape[1]) * torch.linalg.vector_norm(moved, dim=-1) / distance
 
 

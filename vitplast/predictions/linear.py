@@ -103,8 +103,8 @@ def isotropic_gaussian(weight: Tensor, tokens: int) -> float:
     """`P = E sqrt(Q) / E||g||`, `Q = ||D W^T||^2`, for D with `tokens` independent isotropic Gaussian rows (Theorem 4).
 
     `E sqrt(Q) = 1/(2 sqrt(pi)) int (1 - prod_k (1 + 2 t s_k^2)^(-n/2)) t^(-3/2) dt` over the singular values s_k, by
-    the trapezoid rule in log t after scaling to `E Q = 1`, and `E||g_N|| = sqrt(2) Gamma((N+1)/2) / Gamma(N/2)`
-    with N = n d. A mean, not a root mean square, and exact for any n.
+    the trapezoid rule in log t after scaling to `E Q = 1`, and for a standard Gaussian g of n d numbers
+    `E||g|| = sqrt(2) Gamma((n d + 1)/2) / Gamma(n d / 2)`. A mean, not a root mean square, and exact for any n.
 
     Raises
     ------

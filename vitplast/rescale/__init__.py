@@ -4,8 +4,17 @@
 them; `survey` does so for all kinds, as one dataset.
 """
 
-from vitplast.rescale.change import KINDS, moved_parts, rescale, verify_same_function
+from vitplast.rescale.change import KINDS, check_kind, moved_parts, rescale, verify_same_function
 from vitplast.rescale.orbit import BRANCHES, orbit
 from vitplast.rescale.survey import gradients_survey
 
-__all__ = ["BRANCHES", "KINDS", "gradients_survey", "moved_parts", "orbit", "rescale", "verify_same_function"]
+__all__ = [
+    "BRANCHES",
+    "KINDS",
+    "check_kind",
+    "gradients_survey",
+    "moved_parts",
+    "orbit",
+    "rescale",
+    "verify_same_function",
+]

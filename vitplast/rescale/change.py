@@ -45,7 +45,7 @@ def moved_parts(kind: str) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
     >>> moved_parts("Q/K")
     {'MHA': (('Q', 'b_Q'), ('K', 'b_K'))}
     """
-    _check_kind(kind)
+    _check_name(kind)
     return dict(_MOVED[kind])
 
 
@@ -88,25 +88,44 @@ def rescale(model: Any, kind: str, c: float, *, layers: Iterable[int] | None = N
     >>> other.blocks[0].norm2.weight[0].item(), other.blocks[1].norm2.weight[0].item()
     (4.0, 1.0)
     """
-    _check_kind(kind)
+    _check_name(kind)
     if not isinstance(c, (int, float)) or not math.isfinite(c) or c == 0:
         raise InputError(f"the factor c must be a finite number other than 0, got {c!r}")
     model = model if isinstance(model, nn.Module) else model.model
-    parts(model)
-    chosen = _checked_layers(layers, len(model.blocks))
+    chosen = check_kind(model, kind, layers=layers)
     twin = copy.deepcopy(model)
-    users = Counter(id(p) for _, p in twin.named_parameters(remove_duplicate=False))
     for layer in chosen:
-        block = twin.blocks[layer]
-        _check_block(block, layer, kind)
-        for parameter, values, factor in _targets(block, layer, kind, float(c)):
-            if users[id(parameter)] > 1:
-                raise LayoutError(f"block {layer} shares a parameter that {kind} would change with another module")
+        for _, values, factor in _targets(twin.blocks[layer], layer, kind, float(c)):
             there = values != 0
             values.mul_(factor)
             if not bool(torch.isfinite(values).all()) or not torch.equal(values != 0, there):
                 raise HypothesisError(f"with c = {c:g} a weight of block {layer} leaves the range of {values.dtype}")
     return twin
+
+
+def check_kind(model: Any, kind: str, *, layers: Iterable[int] | None = None) -> list[int]:
+    """Whether `rescale(model, kind, c)` keeps the function; arguments and errors as there. Changes and copies nothing.
+
+    Returns
+    -------
+    The blocks that would change.
+
+    Examples
+    --------
+    >>> import timm
+    >>> len(check_kind(timm.create_model("test_vit", pretrained=False), "V/O"))
+    6
+    """
+    _check_name(kind)
+    model = model if isinstance(model, nn.Module) else model.model
+    parts(model)
+    chosen = _checked_layers(layers, len(model.blocks))
+    users = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
+    for layer in chosen:
+        _check_block(model.blocks[layer], layer, kind)
+        if any(users[id(p)] > 1 for p, _, _ in _targets(model.blocks[layer], layer, kind, 1.0)):
+            raise LayoutError(f"block {layer} shares a parameter that {kind} would change with another module")
+    return chosen
 
 
 @torch.inference_mode(False)
@@ -165,7 +184,7 @@ def relative_difference(logits: Tensor, others: Tensor) -> float:
     return float(torch.where(gap == 0, 0.0, gap / size).max())
 
 
-def _check_kind(kind: str) -> None:
+def _check_name(kind: str) -> None:
     if kind not in KINDS:
         raise UnknownNameError("kind of rescaling", str(kind), KINDS)
 

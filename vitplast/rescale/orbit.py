@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from vitplast.gradients.passes import Loss
 from vitplast.measure import measure
 from vitplast.measure.common_input import embedding
 from vitplast.measure.distances import distances
-from vitplast.rescale.change import moved_parts, relative_difference, rescale
+from vitplast.rescale.change import check_kind, moved_parts, relative_difference, rescale
 
 #: Components together with the norm before them: their plasticity does not depend on the parametrisation.
 BRANCHES = ("MHA(LN1)", "FC1(LN2)")
@@ -27,6 +27,8 @@ BRANCHES = ("MHA(LN1)", "FC1(LN2)")
 BATCH = 16
 #: Largest difference of the logits, relatively, that counts as rounding.
 SAME = 1e-8
+#: Smallest and largest factor.
+FACTORS = (1e-6, 1e6)
 
 Progress = Callable[[int, int], None]
 
@@ -56,7 +58,7 @@ def orbit(
     labels
         Shape (M,), M <= N: classes of the first M target images, on which the gradients are taken.
     factors
-        The values of c, positive.
+        The values of c, from 1e-6 to 1e6.
     kind
         One of `KINDS`.
     loss, progress
@@ -71,7 +73,7 @@ def orbit(
     Raises
     ------
     InputError
-        If factors are not positive, finite and different.
+        If factors are not different numbers from 1e-6 to 1e6.
     ShapeError
         If the numbers of images differ, or there are more labels than images.
     HypothesisError
@@ -79,8 +81,7 @@ def orbit(
     UnknownNameError, LayoutError, ModeError
         As `rescale` and `gradient_norms`.
     """
-    moved_parts(kind)
-    base, factors = prepared(model, images_x, images_y, labels, factors)
+    base, factors, logits = prepared(model, images_x, images_y, labels, factors, [kind])
     done = 0
 
     def step(_: int, __: int) -> None:
@@ -89,25 +90,35 @@ def orbit(
         progress(done, len(factors) * len(labels))
 
     states = {
-        c: state(base, kind, c, images_x, images_y, labels, loss, None if progress is None else step) for c in factors
+        c: state(base, kind, c, images_x, images_y, labels, logits, loss, None if progress is None else step)
+        for c in factors
     }
     return along(states, kind)
 
 
 def prepared(
-    model: Any, images_x: Tensor, images_y: Tensor, labels: Tensor, factors: Sequence[float]
-) -> tuple[nn.Module, list[float]]:
-    """The model in float64 and the factors, once images and factors fit (InputError, ShapeError)."""
+    model: Any, images_x: Tensor, images_y: Tensor, labels: Tensor, factors: Sequence[float], kinds: Sequence[str]
+) -> tuple[nn.Module, list[float], Callable[[], Tensor]]:
+    """The model in float64, the factors, and its logits of the targets, computed when first asked for.
+
+    Errors as `orbit`, for all factors, kinds and images before any pass.
+    """
+    for kind in kinds:
+        moved_parts(kind)
     factors = [float(c) for c in factors]
-    if not factors or not all(math.isfinite(c) and c > 0 for c in factors) or len(set(factors)) < len(factors):
-        raise InputError(f"factors must be positive, finite and different, got {factors}")
+    low, high = FACTORS
+    if not factors or not all(low <= c <= high for c in factors) or len(set(factors)) < len(factors):
+        raise InputError(f"factors must be different numbers from {low:g} to {high:g}, got {factors}")
     if len(images_x) != len(images_y):
         raise ShapeError(f"{len(images_x)} source images for {len(images_y)} target images")
     if not 0 < len(labels) <= len(images_y):
         raise ShapeError(f"between 1 and {len(images_y)} labels are needed, got {len(labels)}")
     network = model if isinstance(model, nn.Module) else model.model
+    for kind in kinds:
+        check_kind(network, kind)
     with torch.inference_mode(False):
-        return copy.deepcopy(network).double(), factors
+        base = copy.deepcopy(network).double()
+    return base, factors, cache(partial(_logits, base, images_y))
 
 
 def state(
@@ -117,14 +128,15 @@ def state(
     images_x: Tensor,
     images_y: Tensor,
     labels: Tensor,
+    logits: Callable[[], Tensor],
     loss: Loss = F.cross_entropy,
     progress: Progress | None = None,
 ) -> xr.Dataset:
-    """Everything at one point of the orbit."""
+    """Everything at one point of the orbit; `logits` gives those of `base` on the target images."""
     model = rescale(base, kind, c)
     # gradients first: they refuse a model without head before anything long is done
     gradients = gradient_norms(model, images_y[: len(labels)], labels, loss=loss, progress=progress)
-    difference = relative_difference(_logits(base, images_y), _logits(model, images_y))
+    difference = relative_difference(logits(), _logits(model, images_y))
     if difference > SAME:
         raise HypothesisError(f"{kind} with c = {c:g} changed the logits by {difference:.3g} relatively")
     rates = measure(model, images_x, images_y, batch_size=BATCH)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitplast.errors import InputError, ShapeError, UnknownNameError
 from vitplast.gradients.passes import Loss
-from vitplast.rescale.change import KINDS, moved_parts
+from vitplast.rescale.change import KINDS
 from vitplast.rescale.orbit import Progress, along, prepared, state
 
 #: Coordinates of the pairs that the caller may name; by default every pair is a group of its own.
@@ -54,17 +54,17 @@ def gradients_survey(
     UnknownNameError
         If a kind or a pair coordinate is not known.
     InputError
-        If no kind is named, or one twice.
+        If no kind is named, or one twice, or factors are not different numbers from 1e-6 to 1e6.
     ShapeError
         If a pair coordinate has not one entry a pair.
-    HypothesisError, LayoutError, ModeError
+    LayoutError
+        If one of the kinds would not keep the model's function; all are checked before any pass.
+    HypothesisError, ModeError
         As `orbit`.
     """
-    for kind in kinds:
-        moved_parts(kind)
     if not kinds or len(set(kinds)) < len(kinds):
         raise InputError(f"kinds must be different and at least one, got {list(kinds)}")
-    base, factors = prepared(loaded_model, source_images, target_images, labels, factors)
+    base, factors, logits = prepared(loaded_model, source_images, target_images, labels, factors, kinds)
     names = _names(pair_coords or {}, len(target_images))
     total = len(labels) * (len(kinds) * sum(c != 1 for c in factors) + (1.0 in factors))
     done = 0
@@ -80,7 +80,7 @@ def gradients_survey(
         states = {}
         for c in factors:
             if c != 1 or itself is None:
-                states[c] = state(base, kind, c, source_images, target_images, labels, loss, step)
+                states[c] = state(base, kind, c, source_images, target_images, labels, logits, loss, step)
                 itself = states[c] if c == 1 else itself
             else:
                 states[c] = itself

@@ -315,6 +315,19 @@ def test_c3b_without_any_prediction_is_inconclusive():
 
 
 @pytest.mark.parametrize(
+    ("statement", "expected", "number"), [("T14", "FAIL", 1.5), ("quoted", "PASS", 0.5), ("T6_pair", "PASS", 0.5)]
+)
+def test_c8_looks_at_every_bound_of_the_pairs(statement, expected, number):
+    ds = theory(1.0, 2.0).reindex(statement=["T3", "T6", "T14", "quoted", "T6_pair"])
+    ds["tightness"] = xr.full_like(ds["bound"], 0.5)
+    ds["tightness"].loc[{"statement": statement, "convention": "in_situ", "layer": 1, "component": "FC1"}] = 1.5
+    row = verdict("C8", rates(CLAIMED), limits({"valid": CLAIMED}, factor=100.0), theory=ds)
+    assert row["verdict"] == expected
+    assert row["number"] == number
+    assert (f"in situ, block 1, FC1, {statement}" in row["statistic"]) == (expected == "FAIL")
+
+
+@pytest.mark.parametrize(
     ("ratio", "key_bias", "expected"), [(0.5, 0.0, "PASS"), (1.1, 0.0, "FAIL"), (0.5, 0.1, "FAIL")]
 )
 def test_c9(ratio, key_bias, expected):

@@ -21,12 +21,13 @@ SMOKE = {
         "batch_size": 8, "train_images": 30, "validation_images": 20, "test_images": 20,
     },
     "probe": {"dataset": "digits", "train_images": 40, "test_images": 20},
+    "pretrain": {"dataset": "digits", "epochs": 1, "train_images": 64, "test_images": 20},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", SMOKE)
 def test_a_notebook_writes_its_results_once(tmp_path, kind):
-    unit = Unit(kind, make(kind, {**({} if kind == "search" else MODEL), **SMOKE[kind]}))
+    unit = Unit(kind, make(kind, {**({} if kind in ("search", "pretrain") else MODEL), **SMOKE[kind]}))
     assert run_unit(unit, store=tmp_path) == "done"
     for key, run in unit.runs.items():
         ds = results.read(result_path(tmp_path, kind, key))

@@ -128,7 +128,7 @@ def test_command_line_refuses_within_seconds_and_starts_nothing(tmp_path, argume
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_field_has_a_comment_and_decides_the_key_or_says_that_it_does_not(kind):
     base = (
-        {} if kind == "search" else {"weights": "random"}
+        {} if kind in ("search", "pretrain") else {"weights": "random"}
     )  # with trained weights the seed of random ones decides nothing
     base |= {"head_init": "default"} if kind == "finetune" else {}  # a head of zeros has to train
     key = next(iter(make(kind, base).runs()))

@@ -19,8 +19,9 @@ from vitplast.estimate import layer_mean, plasticity
 from vitplast.finetune import Origin, Recipe, finetune
 from vitplast.images import ImageSet, ImageSplit
 from vitplast.measure import measure
-from vitplast.models import LoadedModel, load_model
+from vitplast.models import LoadedModel, load_model, own, weights_hash
 from vitplast.pairs import pair_indices
+from vitplast.pretraining import pretrain
 from vitplast.probe import linear_probe
 from vitplast.rescale import gradients_survey
 from vitplast.search import cases_named, search_case
@@ -114,10 +115,29 @@ def probe_run(run: Run, loaded: LoadedModel, progress: Progress | None = None) -
     return found.assign_attrs(loaded.provenance)
 
 
+def pretrain_run(run: Run, progress: Progress | None = None) -> tuple[xr.Dataset, dict[str, torch.Tensor]]:
+    """The project's own model trained from random weights (kind "pretrain"), and the tensors of its backbone."""
+    set_ = open_set(run, run["dataset"], own.SIZE)
+    splits = [
+        _first(split, run[number]).all()
+        for split, number in ((set_.train, "train_images"), (set_.validation, "test_images"), (set_.test, "test_images"))
+    ]
+    loaded = load_model(
+        own.ARCHITECTURE, weights="random", num_classes=len(set_.classes), init_seed=run["seed"], device=run["device"]
+    )
+    chosen = {name: run[name] for name in ("epochs", "batch_size", "lr", "weight_decay", "seed")}
+    found = pretrain(loaded.model, *splits, prepare=loaded.prepare, progress=progress, **chosen)
+    about = loaded.provenance | {name: run[name] for name in ("epochs", "batch_size", "lr", "weight_decay")}
+    tensors = {name: t for name, t in loaded.model.state_dict().items() if not name.startswith("head.")}
+    return found.assign_attrs(about, trained_sha256=weights_hash(loaded.model)), tensors
+
+
 def compute(kind: str, run: Run, progress: Progress | None = None) -> xr.Dataset:
     """One result from its parameters alone, the model loaded afresh."""
     if kind == "search":
         return search_run(run, progress)
+    if kind == "pretrain":
+        return pretrain_run(run, progress)[0]
     loaded = load(run)
     if kind == "finetune":
         return finetune_run(run, loaded, Origin(loaded.model), progress)

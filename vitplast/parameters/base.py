@@ -23,9 +23,13 @@ STORE = "folder for results; empty: the project's own"
 PROFILE = "name of the profile this run belongs to, for the record"
 
 
-def option(default: Any, text: str, *, key: bool = True, **rule: Any) -> Any:
-    """A field with the comment of its notebook line and the rule it must meet; `key=False`: not part of the key."""
-    metadata = {"help": text, "key": key, **rule}
+def option(default: Any, text: str, *, key: bool = True, added: bool = False, **rule: Any) -> Any:
+    """A field with the comment of its notebook line and the rule it must meet; `key=False`: not part of the key.
+
+    `added=True`: a later option, part of the key only where it differs from its default, so that results made before
+    there was such an option keep their keys.
+    """
+    metadata = {"help": text, "key": key, "added": added, **rule}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -101,7 +105,11 @@ def key_for(cls: type[Parameters], run: dict[str, Any]) -> str:
 
     Weight files and folders of images count as what they hold, not as where they are.
     """
-    off_key = {f.name for f in dataclasses.fields(cls) if not f.metadata.get("key", True)}
+    off_key = {
+        f.name
+        for f in dataclasses.fields(cls)
+        if not f.metadata.get("key", True) or (f.metadata.get("added") and run.get(f.name, f.default) == f.default)
+    }
     values = {name: value for name, value in run.items() if name not in off_key}
     if "weights" in values:
         values["weights"] = models.weights_key(values["weights"])

@@ -14,6 +14,7 @@ from vitplast.results.tables.bounds import BOUNDS
 from vitplast.results.tables.finetune import FINETUNE
 from vitplast.results.tables.gradients import GRADIENTS
 from vitplast.results.tables.plasticity import PLASTICITY
+from vitplast.results.tables.pretrain import PRETRAIN
 from vitplast.results.tables.probe import PROBE
 from vitplast.results.tables.search import SEARCH
 from vitplast.results.tables.theory import THEORY
@@ -59,6 +60,7 @@ SCHEMAS = {
     "search": SEARCH,
     "finetune": FINETUNE,
     "probe": PROBE,
+    "pretrain": PRETRAIN,
 }
 
 

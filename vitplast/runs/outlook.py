@@ -22,6 +22,7 @@ FOREIGN_PACE = {
     "search": 20.0,
     "finetune": 0.016,
     "probe": 0.034,
+    "pretrain": 0.004,
 }
 FOREIGN = "estimate from another machine"
 

@@ -54,6 +54,8 @@ class Unit:
             seen = 3 * p["steps"] * p["batch_size"] + p["evaluations"] * p["validation_images"] + p["test_images"]
         elif self.kind == "probe":
             seen = (p["train_images"] or 2000) + (p["test_images"] or 1000)
+        elif self.kind == "pretrain":
+            seen = p["epochs"] * (p["train_images"] or 48000)
         elif self.kind == "search":
             seen = p["starts"] * p["steps"] / 1200
         else:

@@ -7,10 +7,10 @@ from typing import Any
 
 from vitplast.errors import InputError
 from vitplast.images.image_folder import listing_hash
+from vitplast.images.loading import divided, load_records
 from vitplast.images.names import parse
 from vitplast.images.registry import REGISTRY
 from vitplast.images.sets import Corruption, ImageSet, ImageSplit
-from vitplast.images.splits import divide
 
 __all__ = [
     "ImageSet",
@@ -99,9 +99,8 @@ def open_images(
         raise InputError(f"seed must be a whole number from 0, got {seed!r}")
     entry = name.entry
     folder = Path(name.path or root) if name.path or root is not None else None
-    records = entry.load_function()(root=folder, download=download)
-    units = records.units if records.together and records.units is not None else records.ids
-    rows = divide(records.ids, records.labels, units, records.given, base=entry.name, seed=seed)
+    records = load_records(entry, folder, download)
+    rows = divided(records, entry.name, seed)
     return ImageSet(
         name.public,
         entry.name,

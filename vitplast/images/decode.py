@@ -58,6 +58,17 @@ def to_square(image: Image.Image, size: int) -> Image.Image:
     return image if (width, height) == (size, size) else image.crop((left, top, left + size, top + size))
 
 
+def on_white_square(image: Image.Image) -> Image.Image:
+    """The whole picture in RGB, in the middle of a white square with its longer side."""
+    from PIL import Image
+
+    image = to_rgb(image)
+    side = max(image.size)
+    square = Image.new("RGB", (side, side), "white")
+    square.paste(image, ((side - image.width) // 2, (side - image.height) // 2))
+    return square
+
+
 def to_rgb(image: Image.Image) -> Image.Image:
     """RGB with 8 bits: transparent parts on white, grey repeated, 16-bit grey divided by 256."""
     from PIL import Image

@@ -7,6 +7,7 @@ class folders themselves and the splits are made by the rule of `splits`.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,8 @@ def load_folder(*, root: Path, download: bool = False) -> Records:
         given = {split: np.flatnonzero(splits == split) for split in tops}
         if "validation" not in given:
             given["pool"] = given.pop("train")
-    return from_files([path for _, path in found], root, classes, labels, given)
+    # pictures of one's own are not copied into the cache
+    return replace(from_files([path for _, path in found], root, classes, labels, given), stamp=None)
 
 
 def listing_hash(root: Path) -> str:

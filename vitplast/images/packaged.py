@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import os
 import tempfile
@@ -59,11 +60,16 @@ def _grey_table(path: Path, side: int, top: int) -> Records:
             f"{path} is not the expected table: {side * side} values 0..{top} and a digit in each of its rows"
         )
     pixels = np.rint(table[:, :-1].reshape(-1, side, side) * (255.0 / top)).astype(np.uint8)
-    return from_arrays(pixels, table[:, -1].astype(np.int64), DIGITS, path)
+    return from_arrays(pixels, table[:, -1].astype(np.int64), DIGITS, path, sources=(path,))
 
 
 def from_arrays(
-    pixels: np.ndarray, labels: np.ndarray, classes: tuple[str, ...], path: Path, given: dict | None = None
+    pixels: np.ndarray,
+    labels: np.ndarray,
+    classes: tuple[str, ...],
+    path: Path,
+    given: dict | None = None,
+    sources: tuple[Path, ...] = (),
 ) -> Records:
     """Records of images that are in memory: uint8 (N, H, W) or (N, H, W, 3); ids are their numbers in the file."""
     from PIL import Image
@@ -76,6 +82,8 @@ def from_arrays(
         labels=labels,
         given=given or {},
         check_rows=[0],  # an array in memory has no bad images: its file was checked as a whole
+        stamp=lambda row: hashlib.blake2b(pixels[row].tobytes(), digest_size=16).hexdigest(),
+        sources=sources,
     )
 
 
@@ -114,6 +122,8 @@ def load_elpv(*, root: Path | None = None, download: bool = False, sha256: str =
         where=lambda row: f"{names[row]} in {wheel.path}",
         classes=ELPV_CLASSES,
         labels=np.array([label for _, label in kept], dtype=np.int64),
+        stamp=lambda row: f"{names[row]} {sha256}",
+        sources=(wheel.path,),
     )
 
 

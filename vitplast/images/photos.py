@@ -15,6 +15,7 @@ import numpy as np
 
 from vitplast.errors import IntegrityError
 from vitplast.images.folders import package_folder
+from vitplast.images.pixel_cache import file_stamp
 from vitplast.images.sets import Records
 from vitplast.images.splits import rank
 
@@ -120,6 +121,10 @@ class Album:
             self._held[k] = Image.open(io.BytesIO(data)).convert("RGB")
         return self._held[k]
 
+    def stamp(self, k: int) -> str:
+        """The listed hash of picture k, and place, size and time of its file."""
+        return f"{self.pictures[k].sha256} {file_stamp(self.paths[k])}"
+
     def crop(self, k: int, key: str, box: tuple[float, float], smallest: float, largest: float) -> Image.Image:
         """A random square of picture k inside the columns `box` (fractions of the width), drawn by `key` alone.
 
@@ -147,6 +152,8 @@ def load_photos(*, root: Path | None = None, download: bool = False) -> Records:
         units=[album.pictures[i % n].name for i in range(SOURCE_CROPS)],
         given={"source": np.arange(SOURCE_CROPS)},
         check_rows=list(range(n)),
+        stamp=lambda row: album.stamp(row % n),
+        sources=tuple(album.paths),
     )
 
 
@@ -176,4 +183,6 @@ def load_photocrops(*, root: Path | None = None, download: bool = False) -> Reco
         units=[PICTURES[row // each].name for row in rows],
         given={"pool": rows[in_pool], "test": rows[~in_pool]},
         check_rows=list(range(0, len(ids), each)),
+        stamp=lambda row: album.stamp(row // each),
+        sources=tuple(album.paths),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,19 +13,22 @@ import numpy as np
 from vitplast.errors import InputError, IntegrityError
 from vitplast.images.corruptions import corrupt, generator
 from vitplast.images.decode import square_array
+from vitplast.images.pixel_cache import fetch
 
 if TYPE_CHECKING:
     import torch
     from PIL import Image
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Records:
     """What a loader returns: every image of a set by row, not yet decoded.
 
     `read(row)` opens the picture, `where(row)` names its file for messages. `units`: what is independent (default: the
     image); with `together` images of one unit never stand on both sides of a division. `given`: rows of the official
-    splits (`splits.divide`). `check_rows`: one row per file where several images come from one file.
+    splits (`splits.divide`). `check_rows`: one row per file where several images come from one file. `stamp(row)`: text
+    that differs when the picture's file does (OSError if it is missing); without it no pixels are kept on the disk.
+    `sources`: files and folders that decide all but the pixels; without any, the records are not kept in memory.
     """
 
     ids: list[str]
@@ -36,6 +40,8 @@ class Records:
     together: bool = False
     given: dict[str, np.ndarray] = field(default_factory=dict)
     check_rows: list[int] | None = None
+    stamp: Callable[[int], str] | None = None
+    sources: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ class ImageSplit:
         return self.images([index])[0], -1 if self.labels is None else int(self.labels[index])
 
     def images(self, indices: Iterable[int]) -> torch.Tensor:
-        """Images at these positions of the split, uint8 (B, 3, size, size), decoded and resized now.
+        """Images at these positions of the split, uint8 (B, 3, size, size); what is kept on the disk is not decoded.
 
         Raises
         ------
@@ -77,10 +83,8 @@ class ImageSplit:
         import torch
 
         rows = [int(self._rows[self._position(i)]) for i in indices]
-        out = np.empty((len(rows), 3, self.size, self.size), dtype=np.uint8)
-        for k, row in enumerate(rows):
-            out[k] = self._pixels(row).transpose(2, 0, 1)
-        return torch.from_numpy(out)
+        found = fetch(self._records, rows, self._pixels, base=self._base, size=self.size, corruption=self._corruption)
+        return torch.from_numpy(np.ascontiguousarray(found.transpose(0, 3, 1, 2)))
 
     def all(self) -> tuple[torch.Tensor, torch.Tensor]:
         """All images (uint8 (N, 3, size, size)) and labels (int64 (N,), -1 where there are none); made once, kept."""

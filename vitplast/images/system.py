@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vitplast.errors import IntegrityError, MissingDependencyError
-from vitplast.images.decode import open_picture, to_rgb
+from vitplast.images.decode import on_white_square, open_picture
 from vitplast.images.folders import system_files
 from vitplast.images.packaged import from_arrays
+from vitplast.images.pixel_cache import file_stamp
 from vitplast.images.sets import Records
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ def load_emoji(*, root: Path | None = None, download: bool = False) -> Records:
         labels=np.array([classes.index(group) for _, group in found], dtype=np.int64),
         units=[emoji_unit(codes) for codes, _ in found],
         together=True,
+        stamp=lambda row: file_stamp(font_path),
+        sources=(font_path, list_path),
     )
 
 
@@ -134,7 +137,7 @@ def load_fashion_mnist(*, root: Path | None = None, download: bool = False) -> R
     n_train, n = len(images[0]), len(images[0]) + len(images[1])
     given = {"pool": np.arange(n_train), "test": np.arange(n_train, n)}
     pixels, targets = np.concatenate(images), np.concatenate(labels).astype(np.int64)
-    return from_arrays(pixels, targets, FASHION_CLASSES, paths[0].parent, given)
+    return from_arrays(pixels, targets, FASHION_CLASSES, paths[0].parent, given, tuple(paths))
 
 
 def read_idx(path: Path) -> np.ndarray:
@@ -171,22 +174,14 @@ def load_stamps(*, root: Path | None = None, download: bool = False) -> Records:
     if not paths:
         raise IntegrityError(f"{folder} holds no PNG below {', '.join(STAMPS_GROUPS)}")
     ids = [path.relative_to(folder).as_posix() for path in paths]
-
-    def read(row: int) -> Image.Image:
-        from PIL import Image
-
-        stamp = to_rgb(open_picture(paths[row]))
-        side = max(stamp.size)
-        square = Image.new("RGB", (side, side), "white")
-        square.paste(stamp, ((side - stamp.width) // 2, (side - stamp.height) // 2))
-        return square
-
     return Records(
         ids=ids,
-        read=read,
+        read=lambda row: on_white_square(open_picture(paths[row])),
         where=lambda row: str(paths[row]),
         classes=STAMPS_GROUPS,
         labels=np.array([STAMPS_GROUPS.index(i.partition("/")[0]) for i in ids], dtype=np.int64),
         units=[re.sub(r"(_mirror|_flip)+(?=\.png$)", "", i) for i in ids],
         together=True,
+        stamp=lambda row: file_stamp(paths[row]),
+        sources=tuple(sorted({path.parent for path in paths})),
     )

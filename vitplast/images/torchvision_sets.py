@@ -17,6 +17,7 @@ from vitplast.errors import IntegrityError, VitplastError
 from vitplast.images.decode import open_picture
 from vitplast.images.folders import data_folder, not_found
 from vitplast.images.packaged import from_arrays
+from vitplast.images.pixel_cache import file_stamp
 from vitplast.images.sets import Records
 from vitplast.wheels import check_online
 
@@ -52,7 +53,7 @@ def _cifar(class_name: str, name: str, inside: str, root: Path | None, download:
     pixels = np.concatenate([train.data, test.data])
     labels = np.concatenate([train.targets, test.targets]).astype(np.int64)
     given = {"pool": np.arange(len(train.data)), "test": np.arange(len(train.data), len(pixels))}
-    return from_arrays(pixels, labels, tuple(train.classes), base, given)
+    return from_arrays(pixels, labels, tuple(train.classes), base, given, tuple(base / file for file, _ in files))
 
 
 def load_flowers102(*, root: Path | None = None, download: bool = False) -> Records:
@@ -72,7 +73,8 @@ def load_flowers102(*, root: Path | None = None, download: bool = False) -> Reco
              for split, key in (("train", "trnid"), ("validation", "valid"), ("test", "tstid"))}  # fmt: skip
     names = getattr(datasets.Flowers102, "classes", None) or [f"flower {k + 1}" for k in range(102)]
     paths = [base / "jpg" / f"image_{k + 1:05d}.jpg" for k in range(len(labels))]
-    return from_files(paths, base / "jpg", tuple(names), labels, given)
+    sources = (*(base / file for file in FLOWERS_MD5), base / "jpg")
+    return from_files(paths, base / "jpg", tuple(names), labels, given, sources)
 
 
 def load_pets(*, root: Path | None = None, download: bool = False) -> Records:
@@ -100,11 +102,17 @@ def load_pets(*, root: Path | None = None, download: bool = False) -> Records:
         raise IntegrityError(f"{base / 'annotations'} lists classes {sorted(n + 1 for n in breeds)}, some are missing")
     paths = [base / "images" / f"{name}.jpg" for name in names]
     classes = tuple(breeds[k] for k in sorted(breeds))
-    return from_files(paths, base / "images", classes, np.array(numbers, dtype=np.int64), given)
+    sources = tuple(base / "annotations" / file for file in ("trainval.txt", "test.txt"))
+    return from_files(paths, base / "images", classes, np.array(numbers, dtype=np.int64), given, sources)
 
 
 def from_files(
-    paths: list[Path], folder: Path, classes: tuple[str, ...], labels: np.ndarray, given: dict[str, np.ndarray]
+    paths: list[Path],
+    folder: Path,
+    classes: tuple[str, ...],
+    labels: np.ndarray,
+    given: dict[str, np.ndarray],
+    sources: tuple[Path, ...] = (),
 ) -> Records:
     """Records of one file an image; ids are the paths relative to `folder`."""
     return Records(
@@ -114,6 +122,8 @@ def from_files(
         classes=classes,
         labels=labels,
         given=given,
+        stamp=lambda row: file_stamp(paths[row]),
+        sources=sources,
     )
 
 

@@ -14,7 +14,7 @@ CODESPELL := '$(VENV)/bin/codespell'
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help env sweep gather book pages test search bench lint format linkcheck clean clean-all
+.PHONY: help env sweep gather keep book pages test search bench lint format linkcheck clean clean-all
 
 export PYTHONUTF8 = 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
@@ -60,11 +60,17 @@ sweep: $(STAMP) ## all runs of the profile that are not done yet (may be stopped
 gather: $(STAMP) ## check the results of the profile and gather them
 	$(VITPLAST) gather --profile '$(PROFILE)'
 
+keep: $(STAMP) ## the results of the profile that are there, with a manifest, into data/ (to be committed)
+	$(VITPLAST) gather --profile '$(PROFILE)' --keep
+	$(VITPLAST) manifest --check 'data/$(notdir $(basename $(PROFILE)))'
+
 book: sweep gather pages ## everything: runs, gathering, pages
 
 # Strict: any warning, failed cell or broken reference is an error. Offline: nothing is fetched while pages are built.
+# JOBS pages are executed at a time, each in a kernel of its own.
 pages: $(STAMP) ## the pages from the results that are there
-	HF_HUB_OFFLINE=1 VITPLAST_OFFLINE=1 VITPLAST_PROFILE='$(notdir $(basename $(PROFILE)))' $(BUILD) --all -W --keep-going -n
+	HF_HUB_OFFLINE=1 VITPLAST_OFFLINE=1 VITPLAST_JOBS='$(JOBS)' VITPLAST_PROFILE='$(notdir $(basename $(PROFILE)))' \
+	  $(BUILD) --all -W --keep-going -n
 	@echo "The book is built. Open _build/html/index.html in a browser."
 
 test: $(STAMP) ## all tests, with coverage

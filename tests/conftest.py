@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import timm
 import torch
 from torch import nn
 
+os.environ["VITPLAST_PIXEL_CACHE"] = "0"  # nothing of a test stays on the machine
 torch.set_num_threads(1)  # two threads on busy cores wait for each other
 
 REFERENCE = Path(__file__).parent / "reference"

@@ -37,7 +37,10 @@ def dataset(kind: str, run: dict[str, Any], shift: float = 0.0) -> xr.Dataset:
         "search": _from_schema,
         "finetune": _finetune,
         "probe": _probe,
+        "depth": _from_schema,
+        "landscape": _from_schema,
         "pretrain": _from_schema,
+        "criteria": _from_schema,
     }
     made = makers[kind](run, rng, shift) if makers[kind] is not _from_schema else _from_schema(kind, run, rng, shift)
     return made.assign_attrs({name: "none" for name in schema_of(kind).attrs if name not in made.attrs})

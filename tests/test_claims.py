@@ -15,7 +15,7 @@ from vitplast.claims import CLAIMS, verdicts
 from vitplast.components import COMPONENTS
 from vitplast.errors import HypothesisError, InputError
 from vitplast.measure import measure
-from vitplast.rules import common_permutation, simultaneous_limits
+from vitplast.rule_statistics import common_permutation, simultaneous_limits
 
 #: Level of each component in the claimed order; LN1, MHA, LN2, FC1, FC2.
 CLAIMED = {"LN1": 1.0, "MHA": 8.0, "LN2": 1.3, "FC1": 3.0, "FC2": 4.0}

@@ -12,7 +12,7 @@ import samples
 
 from vitplast import results
 from vitplast.cli import main
-from vitplast.runs import Unit, execution
+from vitplast.runs import Unit, execution, load_profile
 
 TINY = ["vit_tiny_patch16_224", "--random", "--img-size", "32"]
 
@@ -101,6 +101,10 @@ def test_finetune_prints_its_accuracy(capsys):
         (["measure", *TINY, "--target", "photos"], ["no test images", "mnist5k"]),
         (["measure", *TINY, "--pairs", "2000"], ["1000 are available"]),
         (["probe", *TINY, "--dataset", "photos"], ["no train", "mnist5k"]),
+        (["depth", *TINY, "--c", "0"], ["c must be above 0"]),
+        (["depth", *TINY, "--features", "both"], ["mean", "cls"]),
+        (["landscape", *TINY, "--components", "LN3"], ["LN1"]),
+        (["landscape", *TINY, "--rate-images", "9"], ["at most images"]),
         (["measure", "vit_tiny_patch16_224", "--weights", "missing.safetensors"], ["missing.safetensors"]),
         (["finetune", *TINY, "--components", "MAH"], ["MHA"]),
         (["finetune", *TINY, "--components", "all+MHA"], ["all"]),
@@ -165,13 +169,14 @@ def test_check_data_counts_images(capsys):
 
 
 def test_dry_run_lists_the_units_and_says_where_its_estimate_is_from(capsys, tmp_path):
+    quick = load_profile("quick")
     code, out, _ = run(capsys, "sweep", "--profile", "quick", "--dry-run", "--store", str(tmp_path), "--data", "")
     assert code == 0
     _, table, labels = out.partition("kind")
-    table, _, labels = (table + labels).partition("26 units to run\n")
-    assert table.count("(estimate from another machine)") == 7
+    table, _, labels = (table + labels).partition(f"{len(quick.units)} units to run\n")
+    assert table.count("(estimate from another machine)") == 1 + len({unit.kind for unit in quick.units})
     lines = labels.splitlines()
-    assert len(lines) == 27
+    assert len(lines) == len(quick.units) + 1
     assert sum(line.startswith("finetune-") for line in lines) == 16
     assert lines[-1].startswith("(estimate from another machine: made with the packaged model at 56 pixels")
 

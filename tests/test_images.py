@@ -8,6 +8,7 @@ import io
 import pickle
 import subprocess
 import sys
+import unicodedata
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +29,7 @@ from vitplast.errors import (
     UnknownNameError,
     VitplastError,
 )
-from vitplast.images import packaged, photos, splits, system, torchvision_sets
+from vitplast.images import clipart, glyphs, icons, packaged, photos, splits, system, torchvision_sets
 from vitplast.images.decode import to_rgb, to_square
 from vitplast.images.folders import share_folders
 
@@ -504,7 +505,9 @@ def test_elpv_is_fetched_only_when_asked_and_only_kept_when_right(tmp_path, monk
 @pytest.mark.parametrize(
     ("name", "package"),
     [("emoji", "fonts-noto-color-emoji unicode-data"), ("fashion_mnist", "dataset-fashion-mnist"),
-     ("stamps", "tuxpaint-stamps-default")],
+     ("stamps", "tuxpaint-stamps-default"), ("clipart", "openclipart-png"),
+     ("icons", "elementary-xfce-icon-theme faenza-icon-theme mate-icon-theme oxygen-icon-theme"),
+     ("glyphs", "fonts-noto-core")],
 )  # fmt: skip
 def test_a_missing_system_package_is_named(name, package, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_DIRS", str(tmp_path))
@@ -624,9 +627,102 @@ def test_stamps_are_pasted_on_white_and_mirrors_stay_together(tmp_path):
     assert split.groups[split.ids.index("animals/clear.png")] == "animals/clear.png"
 
 
-@pytest.mark.parametrize("name", ["emoji", "fashion_mnist", "stamps"])
+def test_clipart_is_capped_and_leaves_out_what_has_two_groups_or_a_wrong_size(tmp_path, monkeypatch):
+    base = tmp_path / "openclipart" / "png"
+    for k in range(20):
+        save_picture(base / "animals" / f"cow_{k:02d}.png", seed=k, size=(50, 40))
+        save_picture(base / "food" / "fruit" / f"{chr(97 + k)}_01.png", seed=100 + k, size=(50, 40))
+    twice = save_picture(base / "food" / "fish.png", seed=200, size=(50, 40))
+    (base / "animals" / "fish.png").symlink_to(twice)
+    copy = save_picture(base / "tools" / "saw.png", seed=201, size=(50, 40))
+    (base / "tools" / "z_saw.png").write_bytes(copy.read_bytes())
+    save_picture(base / "tools" / "tiny.png", size=(31, 70))
+    save_picture(base / "unsorted" / "saw.png", seed=201, size=(50, 40))
+    monkeypatch.setattr(clipart, "MOST_PIXELS", 50 * 50)
+    save_picture(base / "tools" / "huge.png", size=(51, 50))
+    monkeypatch.setattr(clipart, "MOST_IN_GROUP", 10)
+    records = clipart.load_clipart(root=tmp_path)
+    groups = [i.partition("/")[0] for i in records.ids]
+    assert {g: groups.count(g) for g in set(groups)} == {"animals": 10, "food": 10, "tools": 1}
+    assert "tools/saw.png" in records.ids
+    assert "food/fish.png" not in records.ids
+    assert [records.classes[k] for k in records.labels] == groups
+    assert len({u for u in records.units if u.startswith("animals")}) == 1
+    assert len({u for u in records.units if u.startswith("food")}) == 10
+    found = images.open_images("clipart", size=16, root=tmp_path)
+    where = found.train if "animals/" in "".join(found.train.ids) else found.validation
+    cow = next(k for k, i in enumerate(where.ids) if i.startswith("animals"))
+    assert where[cow][0][:, 0].min() == 255  # the upper edge of the square, beside a picture that is wider than high
+    for path in base.rglob("*.png"):
+        path.unlink()
+    with pytest.raises(IntegrityError, match="no usable PNG below animals"):
+        clipart.load_clipart(root=tmp_path)
+
+
+def test_icons_are_tested_on_a_theme_that_is_not_trained_on(tmp_path):
+    for t, (theme, pattern) in enumerate(icons.ICON_THEMES.items()):
+        for c, category in enumerate(icons.ICON_CLASSES):
+            folder = tmp_path / "icons" / pattern.format(icons.OTHER_NAMES.get((theme, category), category))
+            for k in range(10):
+                save_picture(folder / f"{category}{k}.png", seed=1000 * t + 100 * c + k, size=(48, 48))
+            save_picture(folder / "hidden-symbolic.png", size=(48, 48))
+            (folder / "link.png").symlink_to(folder / f"{category}0.png")
+            save_picture(folder / f"twice{t}.png", seed=9000 + t, size=(48, 48))
+    pool = tmp_path / "icons" / icons.ICON_THEMES["mate"].format("apps") / "copy.png"
+    test = tmp_path / "icons" / icons.ICON_THEMES[icons.TEST_THEME].format("apps")
+    pool.write_bytes((test / "apps3.png").read_bytes())
+    found = images.open_images("icons", size=16, root=tmp_path)
+    names = {s: part.ids for s, part in found.splits.items()}
+    assert {i.partition("/")[0] for i in names["test"]} == {"elementary-xfce"}
+    assert {i.partition("/")[0] for i in names["source"]} == {"oxygen", "Faenza", "mate"}
+    assert len(names["source"]) == 3 * 6 * 10 + 1
+    assert len(names["test"]) == 6 * 10 - 1
+    assert "elementary-xfce/apps/apps3.png" not in names["test"]
+    assert not any("twice" in i or "link" in i or "symbolic" in i for part in names.values() for i in part)
+    assert not set(found.train.groups) & set(found.validation.groups)
+    for path in test.parent.parent.rglob("*.png"):
+        path.unlink()
+    with pytest.raises(IntegrityError, match="in the themes elementary-xfce below"):
+        icons.load_icons(root=tmp_path)
+
+
+def test_glyphs_have_one_script_and_keep_a_letter_in_one_split(tmp_path, monkeypatch):
+    own = {"sans": "DejaVuSans.ttf", "serif": "DejaVuSerif.ttf"}
+    monkeypatch.setattr(
+        glyphs, "SCRIPTS", {k: glyphs.SCRIPTS[k] for k in ("Armenian", "Cyrillic", "Greek", "Latin", "Thai")}
+    )
+    for script in glyphs.SCRIPTS:
+        for style, name in zip(glyphs.STYLES, glyphs.font_files(script), strict=True):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            source = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / own[style]
+            (tmp_path / name).write_bytes(source.read_bytes())
+    records = glyphs.load_glyphs(root=tmp_path)
+    chars = [chr(int(i.partition("-")[0], 16)) for i in records.ids]
+    scripts = [records.classes[k] for k in records.labels]
+    assert all(script.upper() in unicodedata.name(c) for c, script in zip(chars, scripts, strict=True))
+    assert scripts.count("Latin") == scripts.count("Cyrillic") == 2 * glyphs.MOST_LETTERS
+    assert "Thai" not in scripts  # these fonts lack it
+    assert not {"A", chr(0x391), chr(0x410), chr(0xE9)} & set(chars)
+    assert {chr(0x416), chr(0x436)} & set(chars)
+    unit = {c: u for c, u in zip(chars, records.units, strict=True)}
+    pairs = [c for c in unit if c.lower() != c and c.lower() in unit]
+    assert pairs
+    assert all(unit[c] == unit[c.lower()] for c in pairs)
+    found = images.open_images("glyphs", size=32, root=tmp_path)
+    assert not set(found.test.groups) & set(found.source.groups)
+    drawn = found.test.images(range(20)).float().mean(dim=1) < 128
+    assert float(drawn.float().mean(dim=(1, 2)).min()) > 0.005
+    assert not bool(drawn[:, 0].any() | drawn[:, :, 0].any())
+
+
+@pytest.mark.parametrize("name", ["emoji", "fashion_mnist", "stamps", "clipart", "icons", "glyphs"])
 def test_real_system_sets_where_installed(name):
-    wanted = {"emoji": system.EMOJI_FILES, "fashion_mnist": system.FASHION_FILES, "stamps": ("tuxpaint/stamps",)}[name]
+    wanted = {
+        "emoji": system.EMOJI_FILES, "fashion_mnist": system.FASHION_FILES, "stamps": ("tuxpaint/stamps",),
+        "clipart": ("openclipart/png",),
+        "icons": ("icons/oxygen", "icons/Faenza", "icons/mate", "icons/elementary-xfce"),
+        "glyphs": [file for script in glyphs.SCRIPTS for file in glyphs.font_files(script)],
+    }[name]  # fmt: skip
     if not all(any((root / file).exists() for root in share_folders()) for file in wanted):
         pytest.skip(f"the files of {name} are not installed")
     found, told = images.open_images(name, size=32, seed=1), images.describe(name)
@@ -637,7 +733,9 @@ def test_real_system_sets_where_installed(name):
     assert not (groups[0] & groups[2])
     assert not (groups[1] & groups[2])
     x = found.test.subset(range(40)).all()[0].float()
-    assert float(x.flatten(1).std(dim=1).min()) > 5
+    spread = x.flatten(1).std(dim=1)
+    assert float(spread.median()) > 20
+    assert float((spread > 5).float().mean()) >= 0.95
 
 
 # ---- torchvision

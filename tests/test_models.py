@@ -28,6 +28,7 @@ from vitplast.errors import (
 )
 from vitplast.models import loading, packaged, packaged_graph
 from vitplast.models import names as model_names
+from vitplast.models import own as project_model
 from vitplast.models import weights as model_weights
 
 TINY = "test_vit"  # timm's smallest: width 64, 6 blocks, patch 16, 160 pixels, mean and deviation 0.5
@@ -61,7 +62,7 @@ def checkpoint(tmp_path_factory):
 
 
 def test_architectures_are_those_of_timm():
-    assert set(model_names.architectures()) == set(timm.list_models())
+    assert set(model_names.architectures()) == set(timm.list_models()) | {project_model.ARCHITECTURE}
     for module in MODULES:
         own = {name for name, where in model_names.architectures().items() if where == module}
         assert own == set(timm.list_models(module=module))
@@ -76,7 +77,7 @@ def test_tags_are_those_of_timm():
             for t, known in (own or {"": False}).items()
             if known or not only_pretrained
         }
-        assert ours == theirs
+        assert ours == theirs | {project_model.NAME}
 
 
 def test_names_are_checked_without_heavy_imports():
@@ -628,3 +629,47 @@ def test_any_text_as_a_name_is_refused_in_words(name):
         return
     with pytest.raises((UnknownNameError, LayoutError), match=r"Did you mean|Known"):
         models.check_name(name, "random")
+
+
+# --- the project's own model ------------------------------------------------------------------------------------------
+
+
+def test_the_own_model_is_loaded_as_it_was_stored(tmp_path):
+    loaded = models.load_model(project_model.NAME)
+    assert (loaded.origin, loaded.img_size, loaded.tag) == ("packaged", project_model.SIZE, project_model.TAG)
+    assert "Fashion-MNIST" in loaded.licence
+    stored = project_model.load_tensors()
+    own = loaded.model.state_dict()
+    assert set(stored) == {name for name in own if not name.startswith("head.")}
+    assert all(torch.equal(own[name], stored[name]) for name in stored)
+    assert all(torch.equal(t, t.half().float()) for t in stored.values())  # what half precision can hold
+    copy = tmp_path / "copy.safetensors"
+    project_model.save_tensors(stored, copy)
+    assert all(torch.equal(t, stored[name]) for name, t in project_model.load_tensors(copy).items())
+    assert project_model.weights_path().stat().st_size < 4_000_000
+
+
+def test_a_damaged_or_missing_file_of_the_own_model_is_refused(tmp_path):
+    path = tmp_path / "weights.safetensors"
+    with pytest.raises(MissingDependencyError, match="make pretrain"):
+        project_model.load_tensors(path)
+    data = project_model.weights_path().read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(IntegrityError):
+        project_model.load_tensors(path)
+    path.write_bytes(data[:-4] + b"\x00\x00\x01\x00")
+    with pytest.raises(IntegrityError, match="does not hold"):
+        project_model.load_tensors(path)
+
+
+@pytest.mark.parametrize("weights", ["hub"])
+def test_the_own_model_is_not_on_the_hub(weights):
+    with pytest.raises(InputError, match="come with the project"):
+        models.check_name(project_model.NAME, weights)
+
+
+def test_the_own_model_is_resized_and_has_all_components():
+    small, large = (models.load_model(project_model.NAME, img_size=size) for size in (56, 84))
+    assert (small.n_tokens, large.n_tokens) == (17, 37)
+    assert set(components.groups(small.model)) == set(components.groups(large.model))
+    assert torch.equal(small.model.cls_token, large.model.cls_token)

@@ -21,6 +21,14 @@ SMOKE = {
         "batch_size": 8, "train_images": 30, "validation_images": 20, "test_images": 20,
     },
     "probe": {"dataset": "digits", "train_images": 40, "test_images": 20},
+    "depth": {"dataset": "digits", "train_images": 40, "test_images": 20},
+    "landscape": {
+        "dataset": "digits", "components": ["LN1"], "images": 4, "head_images": 40, "rate_images": 1, "steps": 2,
+        "grid": 2,
+    },
+    "criteria": {
+        "dataset": "digits", "images": 6, "source": "digits", "pairs": 2, "head_images": 20, "jacobian_images": 1,
+    },
     "pretrain": {"dataset": "digits", "epochs": 1, "train_images": 64, "test_images": 20},
 }  # fmt: skip
 

@@ -143,9 +143,13 @@ def test_every_field_has_a_comment_and_decides_the_key_or_says_that_it_does_not(
             other = 2
         if f.name == "momentum":
             other = 0.5
+        if f.name == "plasticity_pairs":
+            other = 2
         if f.name == "img_size":
             other = 70
-        changed = next(iter(make(kind, base | {f.name: other}).runs()))
+        needs = {"lora_rank": 8} if f.name == "lora_alpha" else {}
+        key = next(iter(make(kind, base | needs).runs()))
+        changed = next(iter(make(kind, base | needs | {f.name: other}).runs()))
         assert (changed != key) == f.metadata.get("key", True), f.name
 
 

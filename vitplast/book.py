@@ -1,7 +1,7 @@
 """What the pages of the book share: opening results, naming their origin, and the line under every page.
 
 Pages read results, they make none. Which profile is shown is decided by the environment variable VITPLAST_PROFILE
-(default quick); results come from the store, else from the committed `data/`.
+(default quick), unless a page asks for one by name; results come from the store, else from the committed `data/`.
 """
 
 from __future__ import annotations
@@ -29,28 +29,56 @@ def profile() -> str:
     return Path(os.environ.get("VITPLAST_PROFILE", "quick")).stem
 
 
-def _places() -> list[Path]:
-    return [store_folder() / "gathered" / profile(), project_root() / "data" / profile()]
+_shown = profile  # where an argument is called so too
 
 
-def gathered_path(kind: str) -> Path:
-    """The gathered results of a kind: the store's, else those in `data/`."""
-    for place in _places():
+def _places(name: str | None = None) -> list[Path]:
+    """Folders with the gathered results of a profile, the first one that has a file counts.
+
+    What the store gathered comes first for the profile of this book, since it was just made; for another profile, whose
+    results in the store may be old or few, those that come with the project do.
+    """
+    own = [store_folder() / "gathered" / (name or profile()), project_root() / "data" / (name or profile())]
+    return own if name in (None, profile()) else own[::-1]
+
+
+def gathered_path(kind: str, profile: str | None = None) -> Path:
+    """The gathered results of a kind, in the store or in `data/`; `profile`: None for the one that the book shows.
+
+    Raises
+    ------
+    VitplastError
+        If there are none; the message says how to make them.
+    """
+    for place in _places(profile):
         path = place / f"{kind}.nc"
         if path.is_file():
             return path
-    raise VitplastError(f"no {kind} results of profile {profile()!r}; make them with: make book PROFILE={profile()}")
+    name = profile or _shown()
+    raise VitplastError(f"no {kind} results of profile {name!r}; make them with: make book PROFILE={name}")
 
 
-def profile_text() -> str:
+def profile_text(profile: str | None = None) -> str:
     """The file of the profile, as it was when the results were gathered."""
-    folder = next(f for f in _places() if (f / "profile.yaml").is_file())
+    folder = next((f for f in _places(profile) if (f / "profile.yaml").is_file()), None)
+    if folder is None:
+        name = profile or _shown()
+        raise VitplastError(f"nothing was gathered of profile {name!r}; do it with: make gather PROFILE={name}")
     return (folder / "profile.yaml").read_text(encoding="utf-8")
 
 
-def open_results(kind: str) -> xr.Dataset:
-    """All runs of a kind, along `run`."""
-    return results.read(gathered_path(kind))
+def open_results(kind: str, profile: str | None = None) -> xr.Dataset:
+    """All runs of a kind, along `run`; `profile`: None for the one that the book shows.
+
+    The attribute `of_profile` names the profile.
+    """
+    gathered = results.read(gathered_path(kind, profile))
+    return gathered.assign_attrs(of_profile=profile or _shown())
+
+
+def missing_runs(gathered: xr.Dataset) -> list[str]:
+    """Keys of the profile's runs that were not there when the results were gathered."""
+    return list(json.loads(gathered.attrs.get("missing_runs", "[]")))
 
 
 def open_search() -> xr.Dataset:
@@ -80,10 +108,17 @@ def pick(gathered: xr.Dataset, **values: Any) -> xr.Dataset:
     VitplastError
         If not exactly one run matches.
     """
-    found = [one for given, one in runs_of(gathered) if all(given.get(name) == v for name, v in values.items())]
-    if len(found) != 1:
-        raise VitplastError(f"{len(found)} runs match {values}")
-    return found[0]
+    found = matching(gathered, **values)
+    if found.sizes["run"] != 1:
+        raise VitplastError(f"{found.sizes['run']} runs match {values}")
+    return results.singles(found)[0]
+
+
+def matching(gathered: xr.Dataset, **values: Any) -> xr.Dataset:
+    """The runs whose parameters have these values, gathered as they were."""
+    given = [json.loads(text) for text in gathered.params_json.values.tolist()]
+    chosen = [i for i, one in enumerate(given) if all(one.get(name) == v for name, v in values.items())]
+    return gathered.isel(run=chosen)
 
 
 def provenance(gathered: xr.Dataset, notebook: str) -> Any:
@@ -91,7 +126,10 @@ def provenance(gathered: xr.Dataset, notebook: str) -> Any:
     from IPython.display import Markdown
 
     facts = facts_of(gathered)
-    lines = [f"**Made by** {{doc}}`{notebook} </notebooks/{notebook}>`, profile `{profile()}`"]
+    shown = gathered.attrs.get("of_profile", profile())
+    lines = [f"**Made by** {{doc}}`{notebook} </notebooks/{notebook}>`, profile `{shown}`"]
+    if missing_runs(gathered):
+        lines.append(f"not there yet: {len(missing_runs(gathered))} runs of the profile")
     lines += [f"{name}: {value}" for name, value in facts.items()]
     return Markdown("<br>".join(lines))
 
@@ -131,20 +169,30 @@ def _facts(gathered: xr.Dataset) -> dict[str, list[str]]:
 
 def main_run(gathered: xr.Dataset) -> dict[str, Any]:
     """What singles out the run that the pages look at first: the profile's first one with pretrained weights."""
-    given = next(given for given, _ in runs_of(gathered) if given["weights"] != "random")
+    every = (json.loads(text) for text in gathered.params_json.values.tolist())
+    given = next(given for given in every if given["weights"] != "random")
     return {name: given[name] for name in ("target", "model", "weights", "img_size")}
 
 
-def cost(kind: str) -> str:
-    """Time that the units behind a kind's results took, kernels included, one after the other; from the run log."""
-    keys = set(values_of(open_results(kind), "run_key"))
+def cost(kind: str, profile: str | None = None) -> str:
+    """Time that the units behind a kind's results took, kernels included, one after the other; from the run log.
+
+    Where the log of this store does not know them, the time in the results themselves, if they record one.
+    """
+    gathered = open_results(kind, profile)
+    keys = set(values_of(gathered, "run_key"))
     done = {
         e["key"]: e["end"] - e["start"]
         for e in runlog.entries(store_folder())
         if e["status"] == "done" and keys & set(e["results"])
     }
-    seconds = sum(done.values())
-    return f"{seconds / 60:.1f} min" if seconds else "not recorded here"
+    if done:
+        return f"{sum(done.values()) / 60:.1f} min"
+    return (
+        f"{float(gathered.seconds.sum()) / 60:.1f} min (without kernels)"
+        if "seconds" in gathered
+        else "not recorded here"
+    )
 
 
 def glue(**values: Any) -> None:
@@ -159,9 +207,12 @@ def glue(**values: Any) -> None:
 def footer() -> str:
     """One line that says where the numbers of the book come from, and whether the code has changed since."""
     seen: dict[str, dict[str, None]] = {}
+    left = 0
     for kind in KINDS:
         with contextlib.suppress(VitplastError):
-            for name, values in _facts(open_results(kind)).items():
+            gathered = open_results(kind)
+            left += len(missing_runs(gathered))
+            for name, values in _facts(gathered).items():
                 seen.setdefault(name, {}).update(dict.fromkeys(values))
     if not seen:
         return f"Numbers: profile {profile()}; no results yet."
@@ -172,7 +223,8 @@ def footer() -> str:
         if {commit[:12]} != set(seen["commit"])
         else ""
     )
-    return f"Numbers: profile {profile()}; {words}.{older}"
+    gaps = f" {left} runs of the profile are not there yet." if left else ""
+    return f"Numbers: profile {profile()}; {words}.{gaps}{older}"
 
 
 def setup(app: Any) -> dict[str, Any]:

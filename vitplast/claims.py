@@ -6,13 +6,18 @@ missing). Claims about pretrained ViT-B/L/H say nothing when the results come fr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import xarray as xr
 
+from vitplast.analysis.tests import holm
+from vitplast.claims_finetuning import finetuning_verdicts
 from vitplast.errors import InputError
-from vitplast.evidence import MODEL_NAMES, Results, clean, labels, matched, runs
+from vitplast.evidence import Results, clean, gathered_runs, labels, matched, one_model, runs
 from vitplast.gradients import gradient_rule
 from vitplast.rules import (
     PAPER_BIAS,
@@ -80,8 +85,9 @@ CLAIMS = (
     Claim(
         "C5",
         "More plastic components get larger gradients.",
-        "PASS: as C4 with gradient norms, raw and also per parameter or as elasticity. FAIL: raw mean <= 0.",
-        "plasticity, finetune",
+        "PASS: as C4 with gradient norms, at the first step and as mean of 100, raw and also per parameter or as "
+        "elasticity. FAIL: raw mean <= 0 at both.",
+        "plasticity, finetune (and gradients for elasticity)",
         _PAPER,
     ),
     Claim(
@@ -96,8 +102,8 @@ CLAIMS = (
         "C7",
         "Finetuning MHA beats finetuning any other component.",
         "PASS: all four Holm-adjusted p <= 0.05 by Wilcoxon and by t-test on cluster means. FAIL: some mean "
-        "difference below 0 with adjusted p <= 0.05.",
-        "finetune, probe; at least 7 clusters of datasets",
+        "difference below 0 with two-sided adjusted p <= 0.05 in both. Fewer than 7 clusters: INCONCLUSIVE by design.",
+        "finetune; at least 7 clusters of datasets",
         _PAPER,
     ),
     Claim(
@@ -119,23 +125,33 @@ CLAIMS = (
         "C10",
         "The verdicts do not depend on the parametrisation.",
         "PASS: C2, C4, C5 unchanged when LN2/FC1 and LN1/qkv are rescaled by 1/4 and 4. FAIL: a PASS becomes FAIL.",
-        "plasticity, finetune of rescaled models",
+        "plasticity, finetune of rescaled models; probe",
         _ANY,
     ),
 )
 
 
+#: Claims whose p-values are adjusted together. C2 has simultaneous limits in place of a p-value.
+ADJUSTED = ("C2", "C3", "C4", "C5", "C6", "C7")
+
+
 def verdicts(
     plasticity: Results = None,
     bounds: Results = None,
-    finetune: Results = None,
+    finetune: xr.Dataset | None = None,
     theory: Results = None,
     gradients: Results = None,
     *,
+    probe: xr.Dataset | None = None,
+    equal: Mapping[str, Any] | None = None,
     draws: int = 2000,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """One row a claim: id, claim, verdict, statistic (words), number, needs, scope.
+    """One row a claim: id, claim, verdict, statistic (words), number, p, p_holm, needs, scope.
+
+    `p` is the raw p-value of the claim's test and `p_holm` Holm's adjustment over those of `ADJUSTED` that have one;
+    verdicts are decided on the raw ones, as the rules say. Runs of rescaled models (parameter `rescale`) count for C10
+    alone.
 
     Parameters
     ----------
@@ -143,12 +159,16 @@ def verdicts(
         Results of these kinds: a gathered dataset with dimension `run`, a dataset of one run, or a dict from target
         to dataset; each run counts as one data set. Runs belong together if their `RUN_NAMES` agree (as far as they
         are known) and, for two dicts, their keys.
-    finetune
-        Not used yet: C4 to C7 and C10 are NOT RUN.
+    finetune, probe
+        Gathered results of these kinds. Their `dataset` is the `target` (or the key) of the plasticity results.
     theory, gradients
-        Results of these kinds, in the same forms.
+        Results of these kinds, in the same forms as plasticity; the norms of the parameters in gradients give C5 its
+        elasticity.
+    equal
+        Parameters by name that decide which finetuning runs are read, where they differ in more than data set,
+        components, rate and seed, as `{"steps": 200, "optimizer": "sgd"}`.
     draws, seed
-        Bootstrap samples of C2 and the seed of their generator.
+        Bootstrap samples of C2 and the seed of all bootstraps.
 
     Raises
     ------
@@ -156,15 +176,14 @@ def verdicts(
         If rates are not finite, or plasticity and bounds have no run in common.
     InputError
         If a result is no dataset, is of another kind or lacks what the rules read, if the runs are of several models,
-        or if it is not clear which bounds belong to a measurement.
+        if the finetuning runs make no grid, or if it is not clear which bounds belong to a measurement.
     """
-    rates = {key: clean(ds) for key, ds in runs(plasticity, "plasticity").items()}
+    measured = {key: clean(ds) for key, ds in runs(plasticity, "plasticity").items()}
+    rates = {key: ds for key, ds in measured.items() if not labels(ds).get("rescale")}
     limits, stated, slopes = runs(bounds, "bounds"), runs(theory, "theory"), runs(gradients, "gradients")
-    everything = [ds for runs in (rates, limits, stated, slopes) for ds in runs.values()]
-    for name in MODEL_NAMES:
-        values = {str(labels(ds).get(name, "")) for ds in everything} - {""}
-        if len(values) > 1:
-            raise InputError(f"verdicts are for one model at a time, got {name} = {', '.join(sorted(values))}")
+    trained, probed = gathered_runs(finetune, "finetune"), gathered_runs(probe, "probe")
+    single = [ds for found in (measured, limits, stated, slopes) for ds in found.values()]
+    one_model([*single, *(ds for ds in (trained, probed) if ds is not None)])
     both_rates, both_limits = matched(plasticity, bounds, rates, limits)
     for key, ds in both_limits.items():
         if PAPER_BIAS not in ds["variant"].values:
@@ -180,10 +199,23 @@ def verdicts(
     if stated:
         decided["C3b"] = predictions_closer(stated)
     if slopes:
-        decided["C9"] = gradient_rule(slopes)
+        decided["C9"] = Verdict(*gradient_rule(slopes))
+    decided |= finetuning_verdicts(measured, trained, probed, slopes, equal=equal, draws=draws, seed=seed)
+    return _table(decided)
+
+
+def _table(decided: Mapping[str, Verdict]) -> pd.DataFrame:
+    p = {c: decided[c].p for c in ADJUSTED if c in decided and np.isfinite(decided[c].p)}
+    adjusted = dict(zip(p, holm(list(p.values())), strict=True))
     rows = []
     for claim in CLAIMS:
-        ready = "" if claim.id in ("C1", "C2", "C3", "C3b", "C8", "C9") else "; its rule is not part of this version"
-        verdict, text, number = decided.get(claim.id, ("NOT RUN", f"needs {claim.needs}{ready}", np.nan))
-        rows.append((claim.id, claim.statement, verdict, text, number, claim.needs, claim.scope))
-    return pd.DataFrame(rows, columns=["id", "claim", "verdict", "statistic", "number", "needs", "scope"])
+        found = decided.get(claim.id, Verdict("NOT RUN", "", np.nan))
+        text = f"needs {claim.needs}{'; ' * bool(found.statistic)}" if found.verdict == "NOT RUN" else ""
+        text += found.statistic
+        if claim.id in p:
+            text += f"; p of the claim {p[claim.id]:.4f}, {adjusted[claim.id]:.4f} by Holm over {', '.join(p)}"
+        row = (claim.id, claim.statement, found.verdict, text, found.number, found.p)
+        rows.append((*row, adjusted.get(claim.id, np.nan), claim.needs, claim.scope))
+    return pd.DataFrame(
+        rows, columns=["id", "claim", "verdict", "statistic", "number", "p", "p_holm", "needs", "scope"]
+    )

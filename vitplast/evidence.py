@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from vitplast.rules import PREDICTED
 
 #: Parameters of a run that say which model it belongs to, and which images.
 MODEL_NAMES = ("model", "weights", "img_size", "normalization", "init_seed")
-RUN_NAMES = (*MODEL_NAMES, "source", "target", "pairs", "design", "seed")
+RUN_NAMES = (*MODEL_NAMES, "rescale", "source", "target", "pairs", "design", "seed")
 
 #: Variables and coordinates that the rules read, and labels that these must hold.
 READ: dict[str, dict[str, tuple[str, ...]]] = {
@@ -31,6 +31,11 @@ READ: dict[str, dict[str, tuple[str, ...]]] = {
         "statement": tuple(sorted({statement for _, statement in PREDICTED.values()})),
     },
     "gradients": {"ratio": (), "key_bias": ()},
+    "finetune": {
+        "test_accuracy": (), "validation_accuracy": (), "gradient_norm": (), "component_parameters": (), "n_test": (),
+        "dataset": (), "components": (), "lr": (), "seed": (),
+    },
+    "probe": {"test_accuracy": (), "dataset": ()},
 }  # fmt: skip
 
 Results = xr.Dataset | Mapping[str, xr.Dataset] | None
@@ -48,6 +53,27 @@ def runs(results: Results, name: str) -> dict[Any, xr.Dataset]:
     if "run" not in results.dims:
         return {0: results}
     return {i: _with_design(results.isel(run=i)) for i in range(results.sizes["run"])}
+
+
+def gathered_runs(results: xr.Dataset | None, name: str) -> xr.Dataset | None:
+    """Results of kind finetune or probe, which are read along `run`, once they hold what the rules read."""
+    if results is None:
+        return None
+    if not isinstance(results, xr.Dataset) or "run" not in results.dims:
+        found = f"dimensions {tuple(results.dims)}" if isinstance(results, xr.Dataset) else type(results).__name__
+        raise InputError(f"{name} must be a gathered dataset, with the dimension run, got {found}")
+    _check(results, name)
+    return results
+
+
+def one_model(results: Iterable[xr.Dataset]) -> None:
+    """Refuses results, single or gathered, of several models."""
+    results = list(results)
+    for name in MODEL_NAMES:
+        values = {str(labels(ds).get(name, "")) for ds in results}
+        values |= {str(v) for ds in results if "run" in ds.dims and name in ds.coords for v in ds[name].values.ravel()}
+        if len(values - {""}) > 1:
+            raise InputError(f"verdicts are for one model at a time, got {name} = {', '.join(sorted(values - {''}))}")
 
 
 def _check(ds: Any, name: str, where: str = "") -> None:

@@ -21,16 +21,20 @@ from vitplast.components import select
 from vitplast.errors import InputError
 from vitplast.training.batches import Images, Split, labelled, order
 from vitplast.training.evaluate import BATCH, evaluate
-from vitplast.training.loop import load, train
+from vitplast.training.loop import History, load, train
+from vitplast.training.lora import adapted, base_names, described, merged, require_peft
 from vitplast.training.origin import Origin, check_frozen, check_trained, classes, initialise_head, tensors
 from vitplast.training.precision import autocast, resolve_precision
 from vitplast.training.recipe import Recipe
-from vitplast.training.record import to_dataset
+from vitplast.training.record import to_dataset, with_plasticity
 from vitplast.training.rules import ZERO_HEAD
 from vitplast.training.stages import Stages
 from vitplast.training.step import OUTER, Stepper
 
 __all__ = ["Origin", "Recipe", "finetune"]
+
+#: Plasticity (convention, layer, component) of a model; it is told whether that model is trained.
+Look = Callable[[nn.Module, bool], xr.DataArray]
 
 #: Encoded images of a frozen encoder are kept up to this size; beyond it every batch is encoded anew.
 FEATURE_BYTES = 2**30
@@ -46,11 +50,13 @@ def finetune(
     prepare: Callable[[Tensor], Tensor] | None = None,
     device: torch.device | str | None = None,
     progress: Callable[[int, int], None] | None = None,
+    look: Look | None = None,
 ) -> xr.Dataset:
     """Trains one configuration with one rate and one seed, and returns its history and its test accuracy.
 
-    The model is changed in place and ends as the checkpoint that was tested. It is trained in evaluation mode: dropout
-    is off (its rates are 0 in the paper) and statistics of frozen norms stay.
+    The model is changed in place and ends as the checkpoint that was tested; with LoRA (`training.lora`) its factors
+    are taken out again, and of the checkpoint head and final norm stay. It is trained in evaluation mode: dropout is
+    off (its rates are 0 in the paper) and statistics of frozen norms stay.
 
     Parameters
     ----------
@@ -65,6 +71,9 @@ def finetune(
         Where to train; by default where the model is.
     progress
         Called as `progress(steps_done, steps)`.
+    look
+        Measures plasticity before training and at the checkpoint (LoRA's factors merged into the weights), for
+        `plasticity_before` and `plasticity_after`. It must leave the model as it is.
 
     Returns
     -------
@@ -77,11 +86,15 @@ def finetune(
     ------
     InputError
         If a split is missing, empty, of another size than the model's, not finite (`PixelError`) or wrongly labelled,
-        if all training labels are equal, or if the head is zero and does not train.
+        if all training labels are equal, if the head is zero and does not train, or if LoRA's rank is too large.
+    MissingDependencyError
+        If LoRA is asked for and peft is not installed.
     VitplastError
         If a frozen tensor changed, or a trained group did not or never received a gradient, in a run that did not
         diverge.
     """
+    if recipe.lora_rank:
+        require_peft()
     origin = model if isinstance(model, Origin) else Origin(model)
     model = origin.model
     splits = [
@@ -100,8 +113,50 @@ def finetune(
     start = origin.state | {name: t.detach().clone() for name, t in tensors(model) if name.startswith("head.")}
 
     precision = resolve_precision(recipe.precision, device, width=getattr(model, "embed_dim", 384))
-    dtype, stages = next(model.parameters()).dtype, Stages(model)
+    dtype = next(model.parameters()).dtype
     inputs = [Images(images, prepare, device, dtype) for images, _ in splits]
+    looked = {} if look is None else {"plasticity_before": look(model, False)}
+    with adapted(model, trained, recipe) as trained:
+        history, stepper, tested, checked = _trained(
+            origin, recipe, trained, start, inputs, labels, precision=precision, progress=progress
+        )
+        if look is not None:
+            looked["plasticity_after"] = look(merged(model), True).where(history.best_step >= 0)
+    ds = to_dataset(
+        recipe,
+        history,
+        stepper,
+        tested=tested,
+        images=[len(found) for found in labels],
+        attrs={
+            "precision_resolved": str(dtype).removeprefix("torch.") if precision == "float32" else precision,
+            "classes_missing_in_train": " ".join(map(str, unseen)) or "none",
+            "adapter": described(recipe),
+            **checked,
+        },
+    )
+    return with_plasticity(ds, looked)
+
+
+def _trained(
+    origin: Origin,
+    recipe: Recipe,
+    trained: dict[str, list[str]],
+    start: dict[str, Tensor],
+    inputs: list[Images],
+    labels: list[Tensor],
+    *,
+    precision: str,
+    progress: Callable[[int, int], None] | None,
+) -> tuple[History, Stepper, tuple[float, float], dict[str, str]]:
+    """Training, the checks after it, and the test of the best checkpoint, which the model then is.
+
+    Returns
+    -------
+    The history, the stepper, accuracy and loss on the test images, and what was checked as attributes.
+    """
+    model, stages, device = origin.model, Stages(origin.model), inputs[0].device
+    start = base_names(model, start)
     batches = order(len(inputs[0]), batch_size=recipe.batch_size, steps=recipe.steps, seed=recipe.seed)
     clock, train_labels = time.perf_counter(), labels[0]
     encoded = recipe.augment == "none" and set(trained) <= set(OUTER) and _fits(stages, inputs)
@@ -121,25 +176,17 @@ def finetune(
     history = train(stepper, inputs[0], train_labels.to(device), batches, lambda: score(1), progress)
     history.seconds += encoding_seconds
     check_frozen(model, start, set(stepper.named))
-    diverged = history.diverged_step >= 0
+    diverged, best = history.diverged_step >= 0, history.best_step >= 0
     unmoved = [] if diverged else check_trained(model, start, trained, history)
-    load(stepper.named, history.checkpoint if history.best_step >= 0 else {n: start[n] for n in stepper.named})
-    return to_dataset(
-        recipe,
-        history,
-        stepper,
-        tested=score(2) if history.best_step >= 0 else (math.nan, math.nan),
-        images=[len(found) for found in labels],
-        attrs={
-            "precision_resolved": str(dtype).removeprefix("torch.") if precision == "float32" else precision,
-            "encoded_once": "yes" if encoded else "no",
-            "classes_missing_in_train": " ".join(map(str, unseen)) or "none",
-            "frozen_check": "bit-equal",
-            "trained_check": "diverged, not checked" if diverged else "changed, but for unmoved_groups",
-            "unmoved_groups": " ".join(unmoved) or "none",
-            "tested": "best checkpoint" if history.best_step >= 0 else "nothing: diverged before the first validation",
-        },
-    )
+    load(stepper.named, history.checkpoint if best else {n: start[n] for n in stepper.named})
+    checked = {
+        "encoded_once": "yes" if encoded else "no",
+        "frozen_check": "bit-equal",
+        "trained_check": "diverged, not checked" if diverged else "changed, but for unmoved_groups",
+        "unmoved_groups": " ".join(unmoved) or "none",
+        "tested": "best checkpoint" if best else "nothing: diverged before the first validation",
+    }
+    return history, stepper, score(2) if best else (math.nan, math.nan), checked
 
 
 def _classes_missing(labels: list[Tensor]) -> list[int]:

@@ -73,7 +73,8 @@ def pretrain(
     losses, validations, seen, clock = [], [], 0.0, time.perf_counter()
     for step, indices in enumerate(batches):
         model.train()
-        rate = lr * min((step + 1) / warmup, 0.5 * (1 + math.cos(math.pi * max(0, step - warmup) / max(1, steps - warmup))))
+        fallen = max(0, step - warmup) / max(1, steps - warmup)
+        rate = lr * min((step + 1) / warmup, 0.5 * (1 + math.cos(math.pi * fallen)))
         for group in optimizer.param_groups:
             group["lr"] = rate
         loss = cross_entropy(model(inputs[0].at(indices, augment)), train[1][indices].to(device))
@@ -102,7 +103,8 @@ def pretrain(
         "test_accuracy": tested[0], "test_loss": tested[1], "validation_accuracy_last": last[0], "seconds": seconds,
         "images_per_second": steps * batch_size / seconds,
     }  # fmt: skip
-    counts = {name: len(split[1]) for name, split in (("n_train", train), ("n_validation", validation), ("n_test", test))}
+    splits = {"n_train": train, "n_validation": validation, "n_test": test}
+    counts = {name: len(split[1]) for name, split in splits.items()}
     return xr.Dataset(
         {
             "train_loss": ("epoch", np.array(losses)),

@@ -18,6 +18,8 @@ from vitplast.results import schema_of
 from vitplast.training.batches import Images, Split, labelled
 
 if TYPE_CHECKING:
+    from sklearn.pipeline import Pipeline
+
     from vitplast.models import LoadedModel
 
 FEATURES = ("mean", "cls", "both")
@@ -62,7 +64,7 @@ def linear_probe(
         inputs = Images(images, prepare, first.device, first.dtype)
         xs.append(hidden_features(model, inputs, features=features, batch_size=batch_size))
         ys.append(labels.numpy(force=True))
-    classifier, solver = _fit(xs[0], ys[0], max_iter)
+    classifier, solver = logistic(xs[0], ys[0], max_iter)
     correct = [int((classifier.predict(x) == y).sum()) for x, y in zip(xs, ys, strict=True)]
     unseen = sorted(set(ys[1].tolist()) - set(ys[0].tolist()))
     return _dataset(
@@ -124,13 +126,16 @@ def hidden_features(model: nn.Module, inputs: Images, *, features: str = "mean",
     return result
 
 
-def _fit(x: np.ndarray, y: np.ndarray, max_iter: int):
-    """The fitted classifier, and whether the solver converged, in words; warnings are kept there and not printed."""
+def logistic(x: np.ndarray, y: np.ndarray, max_iter: int, c: float = 1.0) -> tuple[Pipeline, str]:
+    """StandardScaler and LogisticRegression(C = `c`, lbfgs), fitted to features x (N, E) and labels y (N,).
+
+    Beside it, in words, whether the solver converged; its warnings are kept there and not printed.
+    """
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    classifier = make_pipeline(StandardScaler(), LogisticRegression(C=1.0, solver="lbfgs", max_iter=max_iter))
+    classifier = make_pipeline(StandardScaler(), LogisticRegression(C=c, solver="lbfgs", max_iter=max_iter))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         classifier.fit(x, y)

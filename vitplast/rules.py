@@ -1,4 +1,4 @@
-"""The rules that decide the claims from measurements and bounds, and the statistics they stand on.
+"""The rules that decide the claims from measurements and bounds.
 
 Each rule takes results by run, `{run: dataset}`, and returns verdict, statistic in words, and number. It decides on
 the paper's input convention and reports the others beside it.
@@ -7,14 +7,14 @@ the paper's input convention and reports the others beside it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import permutations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 
 from vitplast.components import COMPONENTS
 from vitplast.estimate import layer_mean, resampled_means
+from vitplast.rule_statistics import common_permutation, kendall, simultaneous_limits, thirds
 
 ALPHA = 0.05
 #: Excess over a valid bound that rounding may cause (C8).
@@ -36,8 +36,14 @@ PREDICTED = {
     "FC2": ("T4_second_moment", "T3"),
 }
 
-#: Verdict, statistic in words, number.
-Verdict = tuple[str, str, float]
+
+class Verdict(NamedTuple):
+    """Verdict, statistic in words, number, and the p-value where the rule has one."""
+
+    verdict: str
+    statistic: str
+    number: float
+    p: float = np.nan
 
 
 def bound_ranking(bounds: Mapping[Any, xr.Dataset]) -> Verdict:
@@ -54,7 +60,7 @@ def bound_ranking(bounds: Mapping[Any, xr.Dataset]) -> Verdict:
             )
             whole = blocks[np.isfinite(blocks).all(axis=1)]
             if not len(whole):
-                texts.append(f"{_words(convention)}, bound '{variant}': no block has all bounds")
+                texts.append(f"{in_words(convention)}, bound '{variant}': no block has all bounds")
                 continue
             ln1, mha, ln2, fc1, fc2 = whole.T
             ranked = (mha > np.maximum(fc1, fc2)) & (np.minimum(fc1, fc2) > np.maximum(ln1, ln2))
@@ -66,17 +72,18 @@ def bound_ranking(bounds: Mapping[Any, xr.Dataset]) -> Verdict:
             share = float(ranked.mean())
             found[convention, variant] = share, share >= 0.9 and max(spread) <= 1
             texts.append(
-                f"{_words(convention)}, bound '{variant}': the ranking holds in {ranked.sum()} of {len(whole)} blocks, "
-                f"FC1 and FC2 differ by a factor {2 ** spread[0]:.2f}, LN2 and LN1 by {2 ** spread[1]:.2f} (medians)"
+                f"{in_words(convention)}, bound '{variant}': the ranking holds in {ranked.sum()} of {len(whole)} "
+                f"blocks, FC1 and FC2 differ by a factor {2 ** spread[0]:.2f}, LN2 and LN1 by {2 ** spread[1]:.2f} "
+                "(medians)"
             )
     primary = _primary(bounds)
     text, number = "; ".join(texts), found.get((primary, PAPER_BIAS), (np.nan,))[0]
     if (primary, NEW) not in found:
-        return "INCONCLUSIVE", f"{text}; not decided without the bound 'new'", number
+        return Verdict("INCONCLUSIVE", f"{text}; not decided without the bound 'new'", number)
     if found[primary, NEW][0] <= 0.5:
-        return "FAIL", text, found[primary, NEW][0]
+        return Verdict("FAIL", text, found[primary, NEW][0])
     passed = found[primary, NEW][1] and found.get((primary, PAPER_BIAS), (0, False))[1]
-    return "PASS" if passed else "INCONCLUSIVE", text, number
+    return Verdict("PASS" if passed else "INCONCLUSIVE", text, number)
 
 
 def measured_ranking(plasticity: Mapping[Any, xr.Dataset], *, draws: int = 2000, seed: int = 0) -> Verdict:
@@ -93,20 +100,20 @@ def measured_ranking(plasticity: Mapping[Any, xr.Dataset], *, draws: int = 2000,
             below.append(bool((high < 0).any()))
         passing, failing = float(np.mean(above)), float(np.mean(below))
         texts.append(
-            f"{_words(convention)}: all six gaps above 0 in {sum(above)} of {len(above)} datasets, "
+            f"{in_words(convention)}: all six gaps above 0 in {sum(above)} of {len(above)} datasets, "
             f"some gap below 0 in {sum(below)}"
         )
         if convention == primary:
             number = passing
             # A ranking cannot be confirmed in 80% and contradicted in 50% of the datasets: no order of rules needed.
             verdict = "PASS" if passing >= 0.8 else "FAIL" if failing >= 0.5 else "INCONCLUSIVE"
-    return verdict, "; ".join(texts), number
+    return Verdict(verdict, "; ".join(texts), number)
 
 
 def bound_order(plasticity: Mapping[Any, xr.Dataset], bounds: Mapping[Any, xr.Dataset]) -> Verdict:
     """C3: mean over blocks of Kendall's tau_b between valid bound and mean rate; exact p over 120 relabellings."""
     primary, texts = _primary(plasticity, bounds), []
-    verdict, number = "INCONCLUSIVE", np.nan
+    verdict, number, chance = "INCONCLUSIVE", np.nan, np.nan
     for convention in _conventions(plasticity, bounds):
         predicted = np.concatenate(
             [
@@ -119,17 +126,20 @@ def bound_order(plasticity: Mapping[Any, xr.Dataset], bounds: Mapping[Any, xr.Da
         )
         whole = np.isfinite(predicted).all(axis=1)
         if not whole.any():
-            texts.append(f"{_words(convention)}: no block has all bounds")
+            texts.append(f"{in_words(convention)}: no block has all bounds")
             continue
         tau, p = common_permutation(predicted[whole], measured[whole])
+        depth = np.concatenate([thirds(ds.sizes["layer"]) for ds in plasticity.values()])[whole]
+        each = [kendall(predicted[whole][depth == i], measured[whole][depth == i]) for i in range(3)]
+        by_depth = ", ".join(f"{t.mean():.2f}" if len(t) else "-" for t in each)
         texts.append(
-            f"{_words(convention)}: mean Kendall tau_b of 'valid' bound and rate {tau:.2f} "
-            f"over {whole.sum()} blocks, p = {p:.4f}"
+            f"{in_words(convention)}: mean Kendall tau_b of 'valid' bound and rate {tau:.2f} "
+            f"over {whole.sum()} blocks, p = {p:.4f}, by thirds of depth {by_depth}"
         )
         if convention == primary:
-            number = tau
+            number, chance = tau, p
             verdict = "PASS" if tau >= 0.6 and p <= ALPHA else "FAIL" if tau <= 0 else "INCONCLUSIVE"
-    return verdict, "; ".join(texts), number
+    return Verdict(verdict, "; ".join(texts), number, chance)
 
 
 def predictions_closer(theory: Mapping[Any, xr.Dataset]) -> Verdict:
@@ -152,17 +162,17 @@ def predictions_closer(theory: Mapping[Any, xr.Dataset]) -> Verdict:
                         errors[name] += np.abs(np.log(measured / table.values)).tolist()
         both = np.isfinite(list(errors.values())).all(axis=0)
         if not both.any():
-            texts.append(f"{_words(convention)}: no block has prediction and bound")
+            texts.append(f"{in_words(convention)}: no block has prediction and bound")
             continue
         near, far = (float(np.median(np.array(e)[both])) for e in errors.values())
         texts.append(
-            f"{_words(convention)}: median |log(measured / predicted)| = {near:.3f} over {both.sum()} maps, "
+            f"{in_words(convention)}: median |log(measured / predicted)| = {near:.3f} over {both.sum()} maps, "
             f"{far:.3f} for the bounds"
         )
         if convention == primary:
             number = near
             verdict = "FAIL" if near > far else "PASS" if near <= 0.25 and near < far else "INCONCLUSIVE"
-    return verdict, "; ".join(texts), number
+    return Verdict(verdict, "; ".join(texts), number)
 
 
 def bounds_hold(
@@ -190,36 +200,9 @@ def bounds_hold(
         worst, where = max((worst, where), _largest(proved.fillna(-np.inf)))
     missing = f"; without a bound: {', '.join(sorted(lacking))}" if lacking else ""
     if worst == -np.inf:
-        return "INCONCLUSIVE", f"no valid bound to compare with{missing}", np.nan
+        return Verdict("INCONCLUSIVE", f"no valid bound to compare with{missing}", np.nan)
     text = f"largest rate / bound = {worst:.3g} ({where}){missing}"
-    return "PASS" if worst <= 1 + SLACK else "FAIL", text, worst
-
-
-def simultaneous_limits(mean: np.ndarray, drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`mean_k -+ c se_k`, c the 95% quantile of `max_k |t_k|`: limits that hold for all k at once (max-t).
-
-    `mean` (K,) is the estimate, `drawn` (draws, K) its bootstrap copies. A k that never varies has limits `mean_k`.
-    """
-    error = drawn.std(axis=0, ddof=1)
-    t = np.divide(np.abs(drawn - mean), error, out=np.zeros_like(drawn), where=error > 0)
-    reach = np.quantile(t.max(axis=1), 1 - ALPHA) * error
-    return mean - reach, mean + reach
-
-
-def common_permutation(predicted: np.ndarray, measured: np.ndarray) -> tuple[float, float]:
-    """Mean over blocks of tau_b between rows of (blocks, K), and its exact p when all blocks share a relabelling."""
-    orders = np.array(list(permutations(range(predicted.shape[1]))))
-    taus = np.array([_kendall(predicted, measured[:, order]).mean() for order in orders])
-    # itertools yields the order as it is first.
-    return float(taus[0]), float((taus >= taus[0] - 1e-12).mean())
-
-
-def _kendall(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """tau_b of each row; 0 where one of the two rows is constant."""
-    i, j = np.triu_indices(a.shape[1], k=1)
-    x, y = np.sign(a[:, i] - a[:, j]), np.sign(b[:, i] - b[:, j])
-    size = np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1))
-    return np.divide((x * y).sum(axis=1), size, out=np.zeros(len(a)), where=size > 0)
+    return Verdict("PASS" if worst <= 1 + SLACK else "FAIL", text, worst)
 
 
 def _largest(ratio: xr.DataArray) -> tuple[float, str]:
@@ -227,17 +210,20 @@ def _largest(ratio: xr.DataArray) -> tuple[float, str]:
     place = np.unravel_index(ratio.values.argmax(), ratio.shape)
     labels = {str(d): ratio[d].values[i] for d, i in zip(ratio.dims, place, strict=True)}
     by = f", {labels['statement']}" if "statement" in labels else ""
-    at = f"{_words(labels['convention'])}, block {labels['layer']}, {labels['component']}{by}"
+    at = f"{in_words(labels['convention'])}, block {labels['layer']}, {labels['component']}{by}"
     return float(ratio.values[place]), at
 
 
-def _words(convention: object) -> str:
+def in_words(convention: object) -> str:
+    """An input convention as the statistics name it."""
     return {"common": "common input", "in_situ": "in situ"}.get(str(convention), str(convention))
 
 
 def _gaps(means: xr.DataArray) -> np.ndarray:
     """The gaps of `GAPS` along the last axis, from means per component."""
-    return np.stack([(means.sel(component=a) - means.sel(component=b)).values for a, b in GAPS], axis=-1)
+    names = means["component"].values.tolist()
+    values = means.transpose(..., "component").values
+    return np.stack([values[..., names.index(a)] - values[..., names.index(b)] for a, b in GAPS], axis=-1)
 
 
 def _components(table: xr.DataArray) -> np.ndarray:

@@ -15,28 +15,40 @@ import xarray as xr
 from vitplast import images
 from vitplast.bounds import bounds, token_statistics
 from vitplast.components import COMPONENTS
+from vitplast.criteria.sample import score_sample
+from vitplast.depth import POINTS, depth_probe
+from vitplast.errors import InputError
 from vitplast.estimate import layer_mean, plasticity
 from vitplast.finetune import Origin, Recipe, finetune
 from vitplast.images import ImageSet, ImageSplit
+from vitplast.landscape import PUBLISHED_IMAGES, landscape
 from vitplast.measure import measure
 from vitplast.models import LoadedModel, load_model, own, weights_hash
 from vitplast.pairs import pair_indices
 from vitplast.pretraining import pretrain
 from vitplast.probe import linear_probe
-from vitplast.rescale import gradients_survey
+from vitplast.rescale import gradients_survey, rescaled
 from vitplast.search import cases_named, search_case
 from vitplast.search.stored import as_result
 from vitplast.theory import survey
+from vitplast.training.lora import require_peft
+from vitplast.training.material import Plasticity, counts_in_words, splits_of
+from vitplast.training.material import first as _first
 
 Run = dict[str, Any]
 Progress = Callable[[int, int], None]
 
 
 def load(run: Run) -> LoadedModel:
-    """The model that a run names, in evaluation mode on the run's device; with a head if the run has a loss."""
-    labelled = run["dataset"] if "components" in run else run["target"] if "factors" in run else ""
+    """The model that a run names, in evaluation mode on the run's device; with a head if the run has a loss.
+
+    Rescaled (Prop. 18) if the run says so.
+    """
+    if run.get("lora_rank", 0):
+        require_peft()
+    labelled = run["dataset"] if {"components", "head"} & set(run) else run["target"] if "factors" in run else ""
     classes = len(open_set(run, labelled, size=32).classes) if labelled else 0
-    return load_model(
+    found = load_model(
         run["model"],
         weights=run["weights"],
         img_size=run["img_size"],
@@ -45,6 +57,7 @@ def load(run: Run) -> LoadedModel:
         init_seed=run["init_seed"],
         device=run["device"],
     )
+    return rescaled(found, run.get("rescale", ""))
 
 
 def open_set(run: Run, name: str, size: int) -> ImageSet:
@@ -97,14 +110,11 @@ def search_run(run: Run, progress: Progress | None = None) -> xr.Dataset:
 
 def finetune_run(run: Run, loaded: LoadedModel, origin: Origin, progress: Progress | None = None) -> xr.Dataset:
     """One finetuning run from `origin`, the state that `loaded.model` had when it was loaded (kind "finetune")."""
-    set_ = open_set(run, run["dataset"], loaded.img_size)
-    splits = (
-        _first(set_.train, run["train_images"]),
-        _first(set_.validation, run["validation_images"]),
-        _first(set_.test, run["test_images"]),
-    )
-    found = finetune(origin, *splits, Recipe.from_run(run), prepare=loaded.prepare, progress=progress)
-    return found.assign_attrs(loaded.provenance)
+    splits = splits_of(run, loaded.img_size, origin)
+    look = Plasticity(run, loaded, origin) if run["plasticity_pairs"] else None
+    found = finetune(origin, *splits, Recipe.from_run(run), prepare=loaded.prepare, progress=progress, look=look)
+    own = {name: run[name] for name in ("per_class", "plasticity_pairs")} | {"rescale": run["rescale"] or "none"}
+    return found.assign_attrs(loaded.provenance | own, per_class_counts=counts_in_words(splits[0]))
 
 
 def probe_run(run: Run, loaded: LoadedModel, progress: Progress | None = None) -> xr.Dataset:
@@ -120,7 +130,11 @@ def pretrain_run(run: Run, progress: Progress | None = None) -> tuple[xr.Dataset
     set_ = open_set(run, run["dataset"], own.SIZE)
     splits = [
         _first(split, run[number]).all()
-        for split, number in ((set_.train, "train_images"), (set_.validation, "test_images"), (set_.test, "test_images"))
+        for split, number in (
+            (set_.train, "train_images"),
+            (set_.validation, "test_images"),
+            (set_.test, "test_images"),
+        )
     ]
     loaded = load_model(
         own.ARCHITECTURE, weights="random", num_classes=len(set_.classes), init_seed=run["seed"], device=run["device"]
@@ -130,6 +144,50 @@ def pretrain_run(run: Run, progress: Progress | None = None) -> tuple[xr.Dataset
     about = loaded.provenance | {name: run[name] for name in ("epochs", "batch_size", "lr", "weight_decay")}
     tensors = {name: t for name, t in loaded.model.state_dict().items() if not name.startswith("head.")}
     return found.assign_attrs(about, trained_sha256=weights_hash(loaded.model)), tensors
+
+
+def depth_run(run: Run, loaded: LoadedModel, progress: Progress | None = None) -> xr.Dataset:
+    """Linear probes of the frozen model after each point of every block (kind "depth")."""
+    set_ = open_set(run, run["dataset"], loaded.img_size)
+    train, test = _first(set_.train, run["train_images"]), _first(set_.test, run["test_images"])
+    options = {name: run[name] for name in ("features", "c", "max_iter", "batch_size")}
+    return depth_probe(loaded, train, test, **options, progress=progress).assign_attrs(loaded.provenance)
+
+
+def landscape_run(run: Run, loaded: LoadedModel, progress: Progress | None = None) -> xr.Dataset:
+    """Loss and rate-of-change surfaces of the run's components, with a head for the task (kind "landscape")."""
+    set_ = open_set(run, run["dataset"], loaded.img_size)
+    fitted, shown = run["head_images"], run["images"]
+    if len(set_.train) < fitted + shown:
+        raise InputError(
+            f"{run['dataset']} has {len(set_.train)} training images; head_images and images take {fitted} and {shown}"
+        )
+    found = landscape(
+        loaded,
+        set_.train.subset(range(fitted)),
+        set_.train.subset(range(fitted, fitted + shown)),
+        _first(set_.test, PUBLISHED_IMAGES),
+        **{
+            name: run[name]
+            for name in (
+                "components", "variants", "steps", "lr", "extent", "grid", "layer", "rate_images", "seed",
+            )
+        },
+        progress=progress,
+    )  # fmt: skip
+    return found.assign_attrs(loaded.provenance)
+
+
+def criteria_run(run: Run, loaded: LoadedModel, progress: Progress | None = None) -> xr.Dataset:
+    """Every criterion for the choice of a component, from the run's training images (kind "criteria")."""
+    found = score_sample(
+        loaded,
+        open_set(run, run["source"], loaded.img_size),
+        open_set(run, run["dataset"], loaded.img_size),
+        run,
+        progress,
+    )
+    return found.assign_attrs(loaded.provenance)
 
 
 def compute(kind: str, run: Run, progress: Progress | None = None) -> xr.Dataset:
@@ -147,6 +205,9 @@ def compute(kind: str, run: Run, progress: Progress | None = None) -> xr.Dataset
         "theory": theory_run,
         "gradients": gradients_run,
         "probe": probe_run,
+        "depth": depth_run,
+        "landscape": landscape_run,
+        "criteria": criteria_run,
     }
     return makers[kind](run, loaded, progress)
 
@@ -189,12 +250,32 @@ def summary(kind: str, dataset: xr.Dataset) -> list[dict[str, Any]]:
             | {"largest ratio": float(one.ratio.sel(component=k).max())}
             for k in COMPONENTS
         ]
+    if kind == "criteria":
+        return [
+            {"criterion": str(c)} | {k: float(dataset.total.sel(criterion=c, component=k)) for k in COMPONENTS}
+            for c in dataset.criterion.values
+        ]
     if kind == "search":
         return [
             {"formula": str(f), "expected": str(one.expected.item()), "value": float(one.bound.fillna(one.claimed))}
             | {n: float(one[n]) for n in ("random", "adversarial", "tight")}
             for f in dataset.formula.values
             for one in (dataset.sel(formula=f),)
+        ]
+    if kind == "depth":
+        return [
+            {"layer": int(layer)} | {p: float(dataset.test_accuracy.sel(layer=layer, point=p)) for p in POINTS}
+            for layer in dataset.layer.values
+        ]
+    if kind == "landscape":
+        return [
+            {"variant": str(v), "component": str(k)}
+            | {"loss": float(one.trajectory_loss[0]), "after descent": float(one.trajectory_loss[-1])}
+            | {"largest loss": float(one.loss.max()), "largest rate": float(one.rate.max())}
+            | {f"gain {a}": float(one.gain.sel(axis=a)) for a in ("u", "v")}
+            for v in dataset.variant.values
+            for k in dataset.component.values
+            for one in (dataset.sel(variant=v, component=k),)
         ]
     scalars = {str(name): v for name, v in dataset.data_vars.items() if not v.dims}
     return [{"what": name, "value": v.item(), "unit": v.attrs["units"]} for name, v in scalars.items()]
@@ -224,7 +305,3 @@ def _pairs(run: Run, size: int) -> tuple[ImageSplit, ImageSplit, Any, Any]:
     source, target = open_set(run, run["source"], size).source, open_set(run, run["target"], size).test
     design = run.get("design", "disjoint")
     return source, target, *pair_indices(len(source), len(target), run["pairs"], design, run["seed"])
-
-
-def _first(split: ImageSplit, number: int) -> ImageSplit:
-    return split.subset(range(min(number, len(split)))) if number else split

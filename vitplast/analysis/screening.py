@@ -35,9 +35,9 @@ MADE_OF = {
 }  # fmt: skip
 #: What the table of sets says where no licence is stated.
 NO_LICENCE = "none stated"
-CANDIDATES = ("digits", "mnist5k", "fashion_mnist", "elpv", "emoji", "stamps", "clipart", "icons", "glyphs", "photocrops",
-              "photocrops:contrast:5", "photocrops:gaussian_noise:5", "photocrops:motion_blur:5", "photocrops:snow:5",
-              "photocrops:speckle_noise:5")  # fmt: skip
+CANDIDATES = ("digits", "mnist5k", "fashion_mnist", "elpv", "emoji", "stamps", "clipart", "icons", "glyphs",
+              "photocrops", "photocrops:contrast:5", "photocrops:gaussian_noise:5", "photocrops:motion_blur:5",
+              "photocrops:snow:5", "photocrops:speckle_noise:5")  # fmt: skip
 NEEDED = ("dataset", "images", "licence", "made_of", "chance", "correct", "validation_images")
 COLUMNS = ("dataset", "cluster", "classes", "images", "licence", "origin", "made_of", "chance", "validation_images",
            "probe_accuracy", "low", "high", "kept", "reason")  # fmt: skip
@@ -153,10 +153,10 @@ def write_tasks(table: pd.DataFrame, path: Path, model: str) -> None:
     head = (
         f"# Candidates for the finetuning experiment and which of them are its tasks: the rule of "
         f"vitplast.analysis.screening, fixed before any finetuning run.\n"
-        f"# Linear probe of the frozen {model}, seed {SEED}: at most {TRAIN_IMAGES} training images, accuracy on at most "
-        f"{VALIDATION_IMAGES} validation images (never test). low, high: Wilson interval of {CONFIDENCE:.0%}.\n"
-        f"# Kept: low > chance; high < {HIGHEST_END} and accuracy <= {HIGHEST_ACCURACY}; a licence that allows research "
-        f"and pictures by a person or a camera; at least {FEWEST_IMAGES} training images.\n"
+        f"# Linear probe of the frozen {model}, seed {SEED}: at most {TRAIN_IMAGES} training images, accuracy on at "
+        f"most {VALIDATION_IMAGES} validation images (never test). low, high: Wilson interval of {CONFIDENCE:.0%}.\n"
+        f"# Kept: low > chance; high < {HIGHEST_END} and accuracy <= {HIGHEST_ACCURACY}; a licence that allows "
+        f"research and pictures by a person or a camera; at least {FEWEST_IMAGES} training images.\n"
         f"# images: those of the training split. chance: share of the most frequent class of those validation images.\n"
     )
     path.write_text(head + table[list(COLUMNS)].to_csv(index=False, float_format="%.4f"), encoding="utf-8")

@@ -1,7 +1,7 @@
 """The `vitplast` command. Results go to stdout or a file, messages to stderr; exit code 0 done, 1 failed, 2 refused.
 
-The commands that compute one result (`measure`, `bounds`, `theory`, `gradients`, `search`, `finetune`, `probe`) are
-made in `vitplast.cli.compute`.
+The commands that compute one result (`measure`, `bounds`, `finetune` and so on) are made in `vitplast.cli.compute`,
+those about results that are there already (`gather`, `manifest`, `rerun`) in `vitplast.cli.kept`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import json
 import logging
 import os
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from vitplast import __version__, parameters
 from vitplast.cli.compute import add_compute_commands, print_table
-from vitplast.cli.given import given_values
+from vitplast.cli.given import Data, Json, ProfileName, Store, data_folder, given_values
+from vitplast.cli.kept import add_kept_commands
 from vitplast.errors import UnknownNameError, VitplastError
 
 app = typer.Typer(
@@ -45,15 +45,6 @@ def main(argv: list[str] | None = None) -> None:
             logging.exception("traceback")
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Data = Annotated[
-    str | None,
-    typer.Option(help="Folder of gathered results that count as done; default: data/ of the project; '': none."),
-]
-Store = Annotated[str, typer.Option(help="Folder for results; default: $VITPLAST_STORE, else results/ of the project.")]
-ProfileName = Annotated[str, typer.Option("--profile", help="Name of a profile, or the path of a YAML file.")]
 
 
 @app.command()
@@ -166,13 +157,7 @@ def run(
     checked = parameters.make(kind, values)
     from vitplast.runs import Unit, run_unit
 
-    print(run_unit(Unit(kind, checked), force=force, data=_data_folder(data)))
-
-
-def _data_folder(data: str | None) -> str | Path:
-    from vitplast.runs import project_root
-
-    return project_root() / "data" if data is None else data
+    print(run_unit(Unit(kind, checked), force=force, data=data_folder(data)))
 
 
 @app.command()
@@ -190,7 +175,7 @@ def sweep(
     from vitplast.runs import load_profile, outlook
     from vitplast.runs import sweep as sweep_
 
-    loaded, folder = load_profile(profile), _data_folder(data)
+    loaded, folder = load_profile(profile), data_folder(data)
     if dry_run:
         found = outlook.dry_run(loaded, store=store, data=folder)
         print_table(found.rows, False)
@@ -205,18 +190,7 @@ def sweep(
         raise VitplastError("some units failed; the same command runs just those again")
 
 
-@app.command()
-def gather(profile: ProfileName = "quick", store: Store = "", data: Data = None) -> None:
-    """Check all results of a profile and gather them into one file a kind.
-
-    Example: vitplast gather --profile quick
-    """
-    from vitplast.runs import load_profile
-    from vitplast.runs import sweep as sweep_
-
-    missing = sweep_.gather(load_profile(profile), store=store, data=_data_folder(data))
-    if missing:
-        raise VitplastError(f"{len(missing)} results are missing: {', '.join(missing[:5])}; run `vitplast sweep` first")
+add_kept_commands(app)
 
 
 @app.command("check-data")

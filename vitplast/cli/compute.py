@@ -55,6 +55,21 @@ COMMANDS = {
         "Linear probe of the frozen model, the baseline of the relative gain.",
         "Example: vitplast probe vit_small_patch14_dinov2.packaged --dataset mnist5k",
     ),
+    "depth": (
+        "depth",
+        "Linear probes after each point of every block.",
+        "Example: vitplast depth vit_small_patch14_dinov2.packaged --dataset mnist5k -o depth.nc",
+    ),
+    "criteria": (
+        "criteria",
+        "Which component to finetune first, by every criterion, from a sample of training images.",
+        "Example: vitplast criteria vit_small_patch14_dinov2.packaged --dataset mnist5k -o criteria.nc",
+    ),
+    "landscape": (
+        "landscape",
+        "Loss over a plane of weights and rate of change over a plane of inputs, done right and as published.",
+        "Example: vitplast landscape vit_small_patch14_dinov2.packaged --dataset mnist5k -o landscape.nc",
+    ),
     "pretrain": (
         "pretrain",
         "Pretrain the project's own small model from random weights.",

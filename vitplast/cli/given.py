@@ -1,12 +1,30 @@
-"""Parameters given to `vitplast run`: a JSON object and `name=value` pairs, as papermill takes them."""
+"""What several commands are given: their common options, and parameters as papermill takes them."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
 
 from vitplast.errors import InputError
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Data = Annotated[
+    str | None,
+    typer.Option(help="Folder of gathered results that count as done; default: data/ of the project; '': none."),
+]
+Store = Annotated[str, typer.Option(help="Folder for results; default: $VITPLAST_STORE, else results/ of the project.")]
+ProfileName = Annotated[str, typer.Option("--profile", help="Name of a profile, or the path of a YAML file.")]
+
+
+def data_folder(data: str | None) -> str | Path:
+    """The folder that the option `data` means; empty for none."""
+    from vitplast.runs import project_root
+
+    return project_root() / "data" if data is None else data
 
 
 def given_values(json_text: str, pairs: list[str]) -> dict[str, Any]:

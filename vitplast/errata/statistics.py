@@ -11,8 +11,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from vitplast.analysis.paper import paper_table
+from vitplast.analysis.tests import holm, signed_rank
+from vitplast.analysis.tests import least_signed_rank as least_signed_rank
 from vitplast.errors import InputError
-from vitplast.runs import project_root
 
 #: The components that the authors compare with MHA, in their order.
 OTHERS = ("FC1", "FC2", "LN2", "LN1")
@@ -20,10 +22,8 @@ OTHERS = ("FC1", "FC2", "LN2", "LN1")
 
 def read_paper_table(path: Path | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Mean and deviation of the published accuracies in percent, one row a data set, one column a configuration."""
-    path = project_root() / "data" / "paper_table.csv" if path is None else path
-    table = pd.read_csv(path, comment="#")
-    order = table.dataset.unique()
-    mean, std = (table.pivot(index="dataset", columns="configuration", values=v).loc[order] for v in ("mean", "std"))
+    table = paper_table(path)
+    mean, std = ((100 * table[name].to_pandas()).round(2) for name in ("mean", "std_printed"))
     return mean, std
 
 
@@ -52,65 +52,6 @@ def merge_sets(accuracy: pd.DataFrame, together: Sequence[str], name: str) -> pd
         raise InputError(f"no rows {', '.join(missing)} among {', '.join(map(str, accuracy.index))}")
     merged = accuracy.loc[list(together)].mean().to_frame(name).T
     return pd.concat([accuracy.drop(index=list(together)), merged])
-
-
-def holm(p: Sequence[float]) -> np.ndarray:
-    """Holm's adjusted p-values: the k-th smallest of m times `m - k + 1`, made increasing, at most 1.
-
-    Examples
-    --------
-    >>> holm([0.04, 0.01, 0.03]).tolist()
-    [0.06, 0.03, 0.06]
-    """
-    p = np.asarray(p, dtype=np.float64)
-    order = np.argsort(p)
-    raised = np.minimum(1.0, np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)))
-    adjusted = np.empty_like(raised)
-    adjusted[order] = raised
-    return adjusted
-
-
-def signed_rank(gaps: Sequence[float]) -> tuple[float, float]:
-    """B5: exact p-values of Wilcoxon's signed ranks, one-sided (above 0) and two-sided; zeros dropped, ties shared.
-
-    All sign patterns are gone through, so equal gaps are dealt with exactly.
-
-    Raises
-    ------
-    InputError
-        If no gap, or more than 20, differ from zero.
-
-    Examples
-    --------
-    >>> signed_rank([1.0, 2.0, -3.0, 0.0])
-    (0.625, 1.0)
-    """
-    gaps = np.asarray(gaps, dtype=np.float64)
-    gaps = gaps[gaps != 0]
-    if not 1 <= len(gaps) <= 20:
-        raise InputError(f"the exact test takes 1 to 20 gaps other than 0, got {len(gaps)}")
-    weight = stats.rankdata(np.abs(gaps))
-    sums = (np.arange(2 ** len(gaps))[:, None] >> np.arange(len(gaps)) & 1) @ weight
-    above, below = float((sums >= weight[gaps > 0].sum()).mean()), float((sums <= weight[gaps > 0].sum()).mean())
-    return above, min(1.0, 2 * min(above, below))
-
-
-def least_signed_rank(gaps: int) -> float:
-    """B5: `2 / 2^n`, the smallest two-sided p-value of signed ranks: all n gaps have one sign.
-
-    Raises
-    ------
-    InputError
-        If there is no gap.
-
-    Examples
-    --------
-    >>> least_signed_rank(7)
-    0.015625
-    """
-    if gaps < 1:
-        raise InputError(f"the test needs one gap or more, got {gaps}")
-    return 2.0 ** (1 - gaps)
 
 
 def compare(accuracy: pd.DataFrame, reference: str = "MHA", others: Sequence[str] = OTHERS) -> pd.DataFrame:

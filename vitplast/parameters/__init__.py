@@ -21,6 +21,8 @@ from vitplast.parameters.base import (
     key_for,
     run_key,
 )
+from vitplast.parameters.choosing import CriteriaParameters
+from vitplast.parameters.experiments import VARIANTS, DepthParameters, LandscapeParameters
 from vitplast.parameters.measuring import (
     BoundsParameters,
     GradientsParameters,
@@ -32,10 +34,11 @@ from vitplast.parameters.searching import SearchParameters
 from vitplast.parameters.training import FinetuneParameters, ProbeParameters
 
 __all__ = [
-    "CONVENTIONS", "KINDS", "PACKAGED_SIZE", "PRECISIONS", "SCHEMA_VERSION",
-    "BoundsParameters", "FinetuneParameters", "GradientsParameters", "ModelParameters", "Parameters",
-    "PlasticityParameters", "PretrainParameters", "ProbeParameters", "SearchParameters", "TheoryParameters",
-    "from_namespace", "key_for", "key_of", "make", "run_key",
+    "CONVENTIONS", "KINDS", "PACKAGED_SIZE", "PRECISIONS", "SCHEMA_VERSION", "VARIANTS",
+    "BoundsParameters", "CriteriaParameters", "DepthParameters", "FinetuneParameters", "GradientsParameters",
+    "LandscapeParameters", "ModelParameters", "Parameters", "PlasticityParameters", "PretrainParameters",
+    "ProbeParameters", "SearchParameters", "TheoryParameters",
+    "added_defaults", "from_namespace", "key_for", "key_of", "make", "run_key",
 ]  # fmt: skip
 
 #: Notebook name to its parameters.
@@ -49,7 +52,10 @@ KINDS: dict[str, type[Parameters]] = {
         SearchParameters,
         FinetuneParameters,
         ProbeParameters,
+        DepthParameters,
+        LandscapeParameters,
         PretrainParameters,
+        CriteriaParameters,
     )
 }
 
@@ -73,3 +79,8 @@ def from_namespace(kind: str, namespace: dict[str, Any]) -> Parameters:
 def key_of(kind: str, run: dict[str, Any]) -> str:
     """`key_for` the parameters of notebook `kind`."""
     return key_for(KINDS[kind], run)
+
+
+def added_defaults(kind: str) -> dict[str, Any]:
+    """Default of each option of notebook `kind` that is younger than its first results, which do not name it."""
+    return {f.name: f.default for f in dataclasses.fields(KINDS[kind]) if f.metadata.get("added")}

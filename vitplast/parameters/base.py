@@ -20,6 +20,7 @@ PACKAGED_SIZE = 56
 CONVENTIONS = ("common", "in_situ")
 PRECISIONS = ("float32", "bfloat16", "float16")
 STORE = "folder for results; empty: the project's own"
+RESCALE = "rescaling that keeps the function, as LN2/FC1:4 or LN1/qkv:0.25; empty for none"
 PROFILE = "name of the profile this run belongs to, for the record"
 
 

@@ -9,7 +9,8 @@ from vitplast import images
 from vitplast.errors import InputError
 from vitplast.fields import unique
 from vitplast.pairs import DESIGNS, pair_indices
-from vitplast.parameters.base import CONVENTIONS, PRECISIONS, ModelParameters, option
+from vitplast.parameters.base import CONVENTIONS, PRECISIONS, RESCALE, ModelParameters, option
+from vitplast.rescalings import canonical
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,11 @@ class PlasticityParameters(ModelParameters):
     precision: str = option("float32", "of the forward pass: float32, bfloat16 or float16", choices=PRECISIONS)
     batch_size: int = option(16, "images in the model at a time, both sides together", low=1, key=False)
     seed: int = option(0, "seed of the choice of images", low=0)
+    rescale: str = option("", RESCALE, added=True)
 
     def check(self) -> None:
         super().check()
+        self._set("rescale", canonical(self.rescale))
         self._set("conventions", [c for c in CONVENTIONS if c in self.conventions])
         _check_sides(self)
 
@@ -47,9 +50,11 @@ class BoundsParameters(ModelParameters):
     design: str = option("disjoint", "disjoint, crossed or cycled: as in the measurement to compare", choices=DESIGNS)
     batch_size: int = option(16, "images at a time", low=1, key=False)
     seed: int = option(0, "seed of the choice of images", low=0)
+    rescale: str = option("", RESCALE, added=True)
 
     def check(self) -> None:
         super().check()
+        self._set("rescale", canonical(self.rescale))
         _check_sides(self)
 
 

@@ -8,8 +8,13 @@ from typing import ClassVar
 from vitplast import images
 from vitplast.components import parse_components
 from vitplast.errors import InputError
-from vitplast.parameters.base import PRECISIONS, ModelParameters, option
+from vitplast.pairs import pair_indices
+from vitplast.parameters.base import PRECISIONS, RESCALE, ModelParameters, option
+from vitplast.rescalings import canonical
 from vitplast.training.rules import check_combination
+
+#: Image set of the pretraining side wherever finetuning measures plasticity.
+SOURCE = "photos"
 
 
 @dataclass(frozen=True)
@@ -48,14 +53,36 @@ class FinetuneParameters(ModelParameters):
     train_images: int = option(0, "training images used, 0 for all", low=0)
     validation_images: int = option(200, "validation images used, 0 for all", low=0)
     test_images: int = option(500, "test images used, 0 for all", low=0)
+    lora_rank: int = option(0, "rank of LoRA on MHA, FC1 or FC2, 0 to train their weights", low=0, added=True)
+    lora_alpha: float = option(16.0, "factors of LoRA count alpha / rank", low=0.0, added=True)
+    rescale: str = option("", RESCALE, added=True)
+    per_class: int = option(0, "training images of each class, 0 for no such limit", low=0, added=True)
+    plasticity_pairs: int = option(
+        0, "pairs (photos, test images) to measure plasticity on before and after, 0 for none", low=0, added=True
+    )
 
     def check(self) -> None:
         super().check()
         self._set("dataset", images.check_splits(self.dataset, "train", "validation", "test"))
+        self._set("rescale", canonical(self.rescale))
+        if self.lora_rank == 0:  # then alpha decides nothing
+            self._set("lora_alpha", 16.0)
         self._set("components", "+".join(parse_components(self.components)))
         if min(self.lrs) <= 0:
             raise InputError(f"learning rates must be above 0, got {self.lrs!r}")
         check_combination(self)
+        if self.per_class and self.train_images:
+            raise InputError(
+                f"per_class={self.per_class} and train_images={self.train_images} exclude each other; set one to 0"
+            )
+        source, target = images.sizes(SOURCE), images.sizes(self.dataset)
+        if self.plasticity_pairs == 1:
+            raise InputError("plasticity_pairs must be 0 or at least 2, got 1")
+        if self.plasticity_pairs and source and target:
+            try:
+                pair_indices(source["source"], target["test"], self.plasticity_pairs)
+            except InputError as error:
+                raise InputError(f"plasticity_pairs={self.plasticity_pairs}: {error}") from None
 
 
 @dataclass(frozen=True)

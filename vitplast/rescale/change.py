@@ -17,17 +17,11 @@ from vitplast.components import parts
 from vitplast.errors import HypothesisError, InputError, LayoutError, ShapeError, UnknownNameError
 from vitplast.measure.common_input import LAYER_NORMS
 from vitplast.measure.sides import check_mode
+from vitplast.rescalings import KINDS
 
 #: Norms whose output is linear in their scale and shift.
 NORMS = (*LAYER_NORMS, nn.RMSNorm, timm.layers.RmsNorm)
 
-#: Kind of rescaling: what is multiplied by c and what is divided by c.
-KINDS = {
-    "LN2/FC1": "(gamma_2, beta_2, W_1) to (c gamma_2, c beta_2, W_1 / c)",
-    "LN1/qkv": "(gamma_1, beta_1, W_qkv) to (c gamma_1, c beta_1, W_qkv / c)",
-    "V/O": "(V, b_V, O) to (c V, c b_V, O / c)",
-    "Q/K": "(Q, b_Q, K, b_K) to (c Q, c b_Q, K / c, b_K / c)",
-}
 #: Parts of each component that a kind multiplies by c and divides by c.
 _MOVED = {
     "LN2/FC1": {"LN2": (("weight", "bias"), ()), "FC1": ((), ("weight",))},

@@ -20,6 +20,7 @@ from vitplast.measure import measure
 from vitplast.measure.common_input import embedding
 from vitplast.measure.distances import distances
 from vitplast.rescale.change import check_kind, moved_parts, relative_difference, rescale
+from vitplast.rescalings import FACTORS
 
 #: Components together with the norm before them: their plasticity does not depend on the parametrisation.
 BRANCHES = ("MHA(LN1)", "FC1(LN2)")
@@ -27,8 +28,6 @@ BRANCHES = ("MHA(LN1)", "FC1(LN2)")
 BATCH = 16
 #: Largest difference of the logits, relatively, that counts as rounding.
 SAME = 1e-8
-#: Smallest and largest factor.
-FACTORS = (1e-6, 1e6)
 
 Progress = Callable[[int, int], None]
 

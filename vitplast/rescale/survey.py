@@ -11,8 +11,8 @@ from torch import Tensor
 
 from vitplast.errors import InputError, ShapeError, UnknownNameError
 from vitplast.gradients.passes import Loss
-from vitplast.rescale.change import KINDS
 from vitplast.rescale.orbit import Progress, along, prepared, state
+from vitplast.rescalings import KINDS
 
 #: Coordinates of the pairs that the caller may name; by default every pair is a group of its own.
 PAIR_COORDS = ("source_id", "target_id", "source_group", "target_group")

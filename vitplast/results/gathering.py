@@ -15,7 +15,7 @@ import xarray as xr
 
 from vitplast import __version__
 from vitplast.errors import IntegrityError, VitplastError
-from vitplast.parameters import SCHEMA_VERSION
+from vitplast.parameters import SCHEMA_VERSION, added_defaults
 from vitplast.results import netcdf, store
 from vitplast.results.provenance import REFERENCES
 from vitplast.results.schema import schema_of
@@ -102,9 +102,19 @@ def write_gathered(ds: xr.Dataset, path: str | Path) -> Path:
 
 
 def known_keys(folder: str | Path) -> dict[str, set[str]]:
-    """Kind to the keys of all runs in the gathered files below `folder`; nothing if there is no such folder."""
+    """Kind to the keys of all runs in the gathered files below `folder`; nothing if there is no such folder.
+
+    The keys alone are read, so that each of a thousand units can ask; the numbers are checked when they are read or
+    gathered. `folder` may be one file.
+
+    Raises
+    ------
+    IntegrityError
+        If a file can't be read.
+    """
     known: dict[str, set[str]] = {}
-    for path in sorted(Path(folder).rglob("*.nc")):
+    folder = Path(folder)
+    for path in [folder] if folder.is_file() else sorted(folder.rglob("*.nc")):
         state = path.stat()
         kind, keys = _keys_in(path, state.st_mtime_ns, state.st_size)
         known.setdefault(kind, set()).update(keys)
@@ -113,8 +123,10 @@ def known_keys(folder: str | Path) -> dict[str, set[str]]:
 
 @lru_cache(maxsize=64)
 def _keys_in(path: Path, changed: int, size: int) -> tuple[str, frozenset[str]]:
-    """Kind and keys of a gathered file, read and checked once as long as it stays the same; no keys for other files."""
-    ds = store.read(path)
+    """Kind and keys of a gathered file, read once as long as it stays the same; no keys for other files."""
+    ds = netcdf.load(path, only=("run_key",))
+    if "kind" not in ds.attrs:
+        raise IntegrityError(f"{path} is no vitplast result, it lacks the attribute kind")
     keys = ds.run_key.values.tolist() if store.is_gathered(ds) else ()
     return str(ds.attrs["kind"]), frozenset(keys)
 
@@ -136,7 +148,7 @@ def singles(ds: xr.Dataset) -> list[xr.Dataset]:
         row = ds.isel(run=i)
         attrs = {str(n): row[n].item() for n in row.coords if n in PER_RUN or str(n).startswith("attr_")}
         for dim, values in json.loads(row["indexes_json"].item()).items():
-            row = row.sel({dim: values})
+            row = row.drop_dims(dim) if values is None else row.sel({dim: values})
         row = row.drop_vars([n for n in row.coords if n not in known])
         shared = {k: v for k, v in ds.attrs.items() if k not in ("gathered", "missing_runs", *netcdf.CHECKSUMS)}
         row.attrs = shared | {k.removeprefix("attr_"): v for k, v in attrs.items()}
@@ -197,8 +209,12 @@ def _concatenate(rows: list[xr.Dataset], kind: str) -> xr.Dataset:
     labels: list[str] = ["indexes_json"]
     prepared = []
     for row in rows:
-        own = {d: row[d].values.tolist() for d in dims if row.sizes[d] < len(union[d])}
-        extra = {str(k): store.given(v) for k, v in json.loads(row.attrs["params_json"]).items()}
+        # None: the run has no such dimension, and none of the variables along it
+        own = {
+            d: row[d].values.tolist() if d in row.dims else None for d in dims if row.sizes.get(d, 0) < len(union[d])
+        }
+        asked = added_defaults(kind) | json.loads(row.attrs["params_json"])
+        extra = {str(k): store.given(v) for k, v in asked.items()}
         extra |= {k: row.attrs.get(k, "") for k in PER_RUN}
         extra |= {f"attr_{k}": row.attrs[k] if k in numeric else str(row.attrs.get(k, "")) for k in varying}
         extra = {k: v for k, v in extra.items() if k not in row.variables} | {"indexes_json": json.dumps(own)}

@@ -22,6 +22,8 @@ from vitplast.results.validation import dtype_name
 CHECKSUMS = ("content_sha256", "attrs_sha256")
 #: Age in seconds after which a temporary file of another machine counts as left behind.
 ABANDONED = 24 * 3600
+#: How arrays are stored: without loss, and with a checksum for each chunk.
+COMPRESSED = {"zlib": True, "complevel": 4, "shuffle": True, "fletcher32": True}
 
 
 def content_checksum(ds: xr.Dataset, skip: Iterable[str] = ()) -> str:
@@ -74,12 +76,17 @@ def attribute(name: str, value: Any) -> str | int | float:
     raise InputError(f"attribute {name}={value!r} of type {type(value).__name__} does not fit into a result file")
 
 
-def load(path: Path) -> xr.Dataset:
-    """All of a netCDF file, in memory; IntegrityError with the path if it can't be read."""
+def load(path: Path, only: Iterable[str] | None = None) -> xr.Dataset:
+    """A netCDF file in memory, or `only` those of the named variables that it has; IntegrityError if it can't be read.
+
+    The attributes come along in both cases.
+    """
     if not path.is_file():
         raise IntegrityError(f"{path} is not there or not a file")
     try:
-        return xr.load_dataset(path, engine="netcdf4", decode_times=False, decode_timedelta=False)
+        with xr.open_dataset(path, engine="netcdf4", decode_times=False, decode_timedelta=False) as ds:
+            left_out = set(ds.variables) - set(only) if only is not None else set()
+            return ds.drop_vars(left_out).load()
     except Exception as error:
         raise IntegrityError(f"{path} can't be read as netCDF ({type(error).__name__}: {error})") from error
 
@@ -166,9 +173,12 @@ def _encoding(ds: xr.Dataset) -> dict[str, dict[str, Any]]:
     encoding: dict[str, dict[str, Any]] = {}
     for name, variable in ds.variables.items():
         if variable.dtype.kind not in "fiu":
+            if variable.ndim and variable.size and dtype_name(np.asarray(variable.values)) == "str":
+                # as characters, since netCDF compresses no text of varying length
+                encoding[str(name)] = {"dtype": "S1", **COMPRESSED}
             continue
         settings: dict[str, Any] = {"_FillValue": None}
         if variable.ndim and variable.size:
-            settings |= {"zlib": True, "complevel": 4, "shuffle": True, "fletcher32": True}
+            settings |= COMPRESSED
         encoding[str(name)] = settings
     return encoding

@@ -11,8 +11,11 @@ import pandas as pd
 
 from vitplast.errors import UnknownNameError
 from vitplast.results.tables.bounds import BOUNDS
+from vitplast.results.tables.criteria import CRITERIA
+from vitplast.results.tables.depth import DEPTH
 from vitplast.results.tables.finetune import FINETUNE
 from vitplast.results.tables.gradients import GRADIENTS
+from vitplast.results.tables.landscape import LANDSCAPE
 from vitplast.results.tables.plasticity import PLASTICITY
 from vitplast.results.tables.pretrain import PRETRAIN
 from vitplast.results.tables.probe import PROBE
@@ -60,7 +63,10 @@ SCHEMAS = {
     "search": SEARCH,
     "finetune": FINETUNE,
     "probe": PROBE,
+    "depth": DEPTH,
+    "landscape": LANDSCAPE,
     "pretrain": PRETRAIN,
+    "criteria": CRITERIA,
 }
 
 

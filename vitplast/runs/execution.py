@@ -115,7 +115,7 @@ def execute(
                     _literal(working),
                     parameters=injected(unit),
                     kernel_name="python3",
-                    kernel_manager_class=_kernel_manager(private, env),
+                    kernel_manager_class=kernel_manager(private, env),
                     shutdown_kernel="immediate",
                     progress_bar=progress,
                     log_output=True,
@@ -175,7 +175,7 @@ def _private_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-def _kernel_manager(private: Path, env: dict[str, str]) -> type:
+def kernel_manager(private: Path, env: dict[str, str]) -> type:
     """A kernel manager of this very interpreter that talks through socket files, which can't be taken by others.
 
     Where these are not to be had (Windows, a path of over about 100 characters) it uses TCP.

@@ -22,7 +22,10 @@ FOREIGN_PACE = {
     "search": 20.0,
     "finetune": 0.016,
     "probe": 0.034,
+    "depth": 0.045,
+    "landscape": 0.014,
     "pretrain": 0.004,
+    "criteria": 0.07,
 }
 FOREIGN = "estimate from another machine"
 

@@ -1,6 +1,7 @@
 """Profiles: YAML files that say which units of work to run.
 
-A profile has a `description`, `defaults` (for `every` kind, and by kind) and `units`. Each entry of `units` names its
+A profile has a `description`, `lists` (names for lists that are used often), `defaults` (for `every` kind, and by
+kind) and `units`. `$tasks` in place of a value stands for the list `tasks`. Each entry of `units` names its
 `kind` and parameters of that notebook. A list given for a parameter that takes one value stands for one unit a value;
 several such lists for all their combinations. A list given for a list parameter (`targets`, `lrs`, `seeds`,
 `conventions`) is that parameter.
@@ -52,7 +53,8 @@ def load_profile(name_or_path: str | Path) -> Profile:
     path = Path(text) if text.endswith((".yaml", ".yml")) else PROFILES / f"{text}.yaml"
     if path.parent == PROFILES and not path.is_file():
         raise UnknownNameError("profile", text, names(), "Or give the path of a YAML file.")
-    content = _mapping(read_yaml(path), f"{path.name}", ("description", "defaults", "units"))
+    content = _mapping(read_yaml(path), f"{path.name}", ("description", "lists", "defaults", "units"))
+    content = _filled(content, _lists(content.get("lists") or {}, path.name), path.name)
     defaults = _mapping(content.get("defaults") or {}, f"{path.name}: defaults", ("every", *KINDS))
     entries = content.get("units")
     if not isinstance(entries, list) or not entries:
@@ -128,6 +130,29 @@ def _mapping(value: Any, where: str, known: Iterable[str]) -> dict[str, Any]:
         if name not in known:
             raise UnknownNameError(f"key in {where}", str(name), known)
     return dict(value)
+
+
+def _lists(value: Any, name: str) -> dict[str, list]:
+    """The named lists of a profile: text to a list of plain values."""
+    if not isinstance(value, Mapping):
+        raise InputError(f"{name}: lists must be a mapping of names and lists, got {type(value).__name__}")
+    for key, items in value.items():
+        if not isinstance(key, str) or not isinstance(items, list) or not items:
+            raise InputError(f"{name}: lists: {key} must be a list that is not empty, got {items!r}")
+    return dict(value)
+
+
+def _filled(value: Any, lists: Mapping[str, list], name: str) -> Any:
+    """`value` with every text `$NAME` replaced by that list."""
+    if isinstance(value, Mapping):
+        return {key: _filled(one, lists, name) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_filled(one, lists, name) for one in value]
+    if isinstance(value, str) and value.startswith("$"):
+        if value[1:] not in lists:
+            raise UnknownNameError(f"list in {name}", value[1:], lists)
+        return list(lists[value[1:]])
+    return value
 
 
 def _expand(kind: str, values: dict[str, Any], where: str, room: int) -> list[Unit]:

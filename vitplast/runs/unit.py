@@ -52,10 +52,15 @@ class Unit:
         p = self.parameters.to_dict()
         if self.kind == "finetune":
             seen = 3 * p["steps"] * p["batch_size"] + p["evaluations"] * p["validation_images"] + p["test_images"]
-        elif self.kind == "probe":
+        elif self.kind == "landscape":
+            shown = {"corrected": p["images"], "as_published": 4}
+            seen = len(p["components"]) * p["grid"] ** 2 * sum(shown[v] for v in p["variants"])
+        elif self.kind in ("probe", "depth"):
             seen = (p["train_images"] or 2000) + (p["test_images"] or 1000)
         elif self.kind == "pretrain":
             seen = p["epochs"] * (p["train_images"] or 48000)
+        elif self.kind == "criteria":
+            seen = 3 * p["images"] + p["head_images"] + 8 * p["pairs"]
         elif self.kind == "search":
             seen = p["starts"] * p["steps"] / 1200
         else:

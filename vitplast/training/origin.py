@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Hashable, Iterator, Mapping, Set
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +20,15 @@ VISIBLE = 1e-6
 class Origin:
     """One loaded model for many runs: `restore()` sets parameters and buffers back, bit for bit.
 
-    `features` keeps what the frozen encoder gave for a set of images, for the next run on the same images.
+    `features` keeps what the frozen encoder gave for a set of images, for the next run on the same images; `kept` what
+    a caller wants to have again in the next run, such as decoded images.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.state = {name: tensor.detach().clone() for name, tensor in tensors(model)}
         self.features: dict[tuple, Tensor] = {}
+        self.kept: dict[Hashable, Any] = {}
 
     def restore(self) -> nn.Module:
         """The model as it was, in evaluation mode, without gradients."""

@@ -53,17 +53,21 @@ class Recipe:
     train_head: bool = True
     train_norm: bool = True
     evaluations: int = 1
+    #: Rank of LoRA's factors, which train in place of the component's weights; 0: the weights themselves train.
+    lora_rank: int = 0
+    #: LoRA's factors count alpha / rank; the default stands where the rank is 0.
+    lora_alpha: float = 16.0
 
     def __post_init__(self) -> None:
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise UnknownNameError(name, str(getattr(self, name)), allowed)
         object.__setattr__(self, "components", "+".join(parse_components(self.components)))
-        for name in ("steps", "batch_size", "accumulation", "evaluations", "warmup", "seed"):
-            low = 0 if name in ("warmup", "seed") else 1
+        for name in ("steps", "batch_size", "accumulation", "evaluations", "warmup", "seed", "lora_rank"):
+            low = 0 if name in ("warmup", "seed", "lora_rank") else 1
             if type(getattr(self, name)) is not int or getattr(self, name) < low:
                 raise InputError(f"{name} must be a whole number of at least {low}, got {getattr(self, name)!r}")
-        for name in ("lr", "momentum", "weight_decay", "clip"):
+        for name in ("lr", "momentum", "weight_decay", "clip", "lora_alpha"):
             value = getattr(self, name)
             if not math.isfinite(value) or value < 0:
                 raise InputError(f"{name} must be finite and at least 0, got {value!r}")

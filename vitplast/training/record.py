@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import xarray as xr
@@ -70,6 +70,17 @@ def to_dataset(
     for name, variable in (table.coords | table.variables).items():
         if name in ds.variables:
             ds[name].attrs = {"units": variable.units, "long_name": variable.meaning}
+    return ds
+
+
+def with_plasticity(ds: xr.Dataset, found: Mapping[str, xr.DataArray]) -> xr.Dataset:
+    """`ds` with arrays (convention, layer, component) under the names of the schema; `ds` itself if there are none."""
+    table = schema_of("finetune")
+    for name, array in found.items():
+        ds = ds.assign({name: array.astype(np.float64)})
+        for label in (name, *array.dims):
+            variable = (table.coords | table.variables)[label]
+            ds[label].attrs = {"units": variable.units, "long_name": variable.meaning}
     return ds
 
 

@@ -7,6 +7,8 @@ from typing import Any
 from vitplast.components import parse_components
 from vitplast.errors import InputError
 
+#: Components that consist of linear layers, which LoRA can train.
+LINEAR = ("MHA", "FC1", "FC2")
 ZERO_HEAD = "a zero head that does not train passes no gradient back; use head_init=default or train the head"
 
 
@@ -17,7 +19,8 @@ def check_combination(values: Any) -> None:
     ------
     InputError
         If the warm-up takes all steps, there are more evaluations than steps, micro-batches do not divide the batch,
-        or the head is zero and stays so: `train_head=False`, unless the head is the component that trains.
+        the head is zero and stays so (`train_head=False`, unless the head is the component that trains), or LoRA is
+        asked for components without linear layers.
     """
     if values.warmup >= values.steps:
         raise InputError(f"warmup must be smaller than steps, got warmup={values.warmup} and steps={values.steps}")
@@ -28,3 +31,11 @@ def check_combination(values: Any) -> None:
     trains = values.train_head or "head" in parse_components(values.components)
     if values.head_init == "zero" and not trains:
         raise InputError(f"{ZERO_HEAD} (components={values.components}, train_head=False, head_init=zero)")
+    others = [name for name in parse_components(values.components) if name not in LINEAR]
+    if values.lora_rank and others:
+        raise InputError(
+            f"lora_rank={values.lora_rank} needs components of linear layers, {', '.join(LINEAR)} or combinations of "
+            f"them, got {values.components}"
+        )
+    if values.lora_rank and not values.lora_alpha > 0:
+        raise InputError(f"lora_alpha must be above 0, got {values.lora_alpha!r}")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from vitplast.parameters import FinetuneParameters
-from vitplast.results.tables.variable import UNSEEN, Schema, Variable, scalar
+from vitplast.results.tables.variable import COMPONENT, CONVENTION, LAYER, PARTS, UNSEEN, Schema, Variable, scalar
 from vitplast.training.recipe import Recipe
 
 _DIVERGED = "the run diverged"
 _NO_GRADIENT = f"{_DIVERGED}, or float16 overflowed in that step"
 _IN_RECIPE = {f.name for f in fields(Recipe)} - {"components", "lr", "seed"}
+_HELP = {f.name: f.metadata["help"] for f in fields(FinetuneParameters)}
+_ADDED = [f.name for f in fields(FinetuneParameters) if f.metadata.get("added")]
 FINETUNE = Schema(
     "One finetuning run",
     coords={
@@ -20,6 +22,9 @@ FINETUNE = Schema(
         "components": scalar("str", "1", "groups of parameters that were trained", required=False),
         "lr": scalar("float64", "1", "peak learning rate", required=False),
         "seed": scalar("int64", "1", "seed of split, order and head", required=False),
+        "convention": replace(CONVENTION, required=False),
+        "layer": replace(LAYER, required=False),
+        "component": replace(COMPONENT, required=False),
     },
     variables={
         "test_accuracy": scalar(
@@ -85,9 +90,21 @@ FINETUNE = Schema(
         "validation_loss": Variable(
             ("evaluation",), "float64", "nat", "mean cross-entropy on the validation images", _DIVERGED, low=0.0
         ),
+        "plasticity_before": Variable(
+            PARTS, "float64", "1", "mean rate of change before training, if asked for", low=0.0, required=False
+        ),
+        "plasticity_after": Variable(
+            PARTS,
+            "float64",
+            "1",
+            "mean rate of change at the best step, if asked for",
+            _DIVERGED,
+            low=0.0,
+            required=False,
+        ),
     },
     attrs={
-        **{f.name: f.metadata["help"] for f in fields(FinetuneParameters) if f.name in _IN_RECIPE},
+        **{name: text for name, text in _HELP.items() if name in _IN_RECIPE and name not in _ADDED},
         "trained_groups": "groups of parameters that were trained, head and norm included",
         "precision_resolved": "precision of the forward pass: what auto became, or float64 for weights in float64",
         "encoded_once": "yes if the frozen encoder was applied once to each image and not in every step, no otherwise",
@@ -96,5 +113,10 @@ FINETUNE = Schema(
         "trained_check": "whether every trained group was found changed; not checked after a divergence",
         "unmoved_groups": "trained groups that no gradient moved, as with a rate of 0, or none",
         "tested": "which parameters were tested",
+    },
+    later={
+        **{name: _HELP[name] for name in _ADDED},
+        "adapter": "what trained in place of the component's weights, or none",
+        "per_class_counts": "training images of each class, in the order of the labels",
     },
 )

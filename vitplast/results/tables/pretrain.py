@@ -21,7 +21,7 @@ PRETRAIN = Schema(
         "seed": scalar("int64", "1", "seed of weights, split, order and moved images", required=False),
     },
     variables={
-        "train_loss": Variable(("epoch",), "float64", "nat", "mean cross-entropy over the batches of the pass", low=0.0),
+        "train_loss": Variable(("epoch",), "float64", "nat", "mean cross-entropy over batches of the pass", low=0.0),
         "validation_accuracy": Variable(
             ("epoch",), "float64", "1", "fraction of validation images classified right", low=0.0, high=1.0
         ),

@@ -26,12 +26,16 @@ class Variable:
 
 @dataclass(frozen=True)
 class Schema:
-    """All variables, coordinates and own attributes of one kind of result."""
+    """All variables, coordinates and own attributes of one kind of result.
+
+    `later`: attributes that were added after the first results, which lack them.
+    """
 
     title: str
     coords: dict[str, Variable]
     variables: dict[str, Variable]
     attrs: dict[str, str] = field(default_factory=dict)
+    later: dict[str, str] = field(default_factory=dict)
 
 
 LAYER = Variable(("layer",), "int64", "1", "block of the model, from 0")

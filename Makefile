@@ -14,7 +14,7 @@ CODESPELL := '$(VENV)/bin/codespell'
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help env sweep gather keep book pages test search bench lint format linkcheck clean clean-all
+.PHONY: help env sweep gather keep book pages test search pretrain bench lint format linkcheck clean clean-all
 
 export PYTHONUTF8 = 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
@@ -81,6 +81,12 @@ search: $(STAMP) ## the long search for counterexamples; its table in data/searc
 	@mkdir -p results/notebooks data/search
 	'$(VENV)/bin/papermill' notebooks/search.ipynb results/notebooks/search.ipynb -k python3 \
 	  -y '{starts: 24, steps: 400, table: data/search/search.nc}'
+
+# About half an hour on two cores; the weights come with the project.
+pretrain: $(STAMP) ## the project's own small model, pretrained anew; its weights in data/models/
+	@mkdir -p results/notebooks data/models
+	'$(VENV)/bin/papermill' notebooks/pretrain.ipynb results/notebooks/pretrain.ipynb -k python3 \
+	  -y '{weights_file: data/models/vit_micro_patch14_56.fashion_mnist.safetensors}'
 
 bench: $(STAMP) ## speed and memory of a measurement and of the bounds on this machine
 	'$(PY)' -m vitplast.bench

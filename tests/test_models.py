@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from vitplast import components, models
+from vitplast import components, models, results
 from vitplast.errors import (
     InputError,
     IntegrityError,
@@ -673,3 +673,9 @@ def test_the_own_model_is_resized_and_has_all_components():
     assert (small.n_tokens, large.n_tokens) == (17, 37)
     assert set(components.groups(small.model)) == set(components.groups(large.model))
     assert torch.equal(small.model.cls_token, large.model.cls_token)
+
+
+def test_the_own_weights_are_those_of_the_training_that_is_recorded_beside_them():
+    trained = results.read(project_model.weights_path().with_suffix(".nc"))
+    assert trained.attrs["trained_sha256"] == models.load_model(project_model.NAME).weights_sha256
+    assert float(trained.test_accuracy.squeeze()) > 0.8

@@ -88,9 +88,10 @@ pretrain: $(STAMP) ## the project's own small model, pretrained anew; its weight
 	'$(VENV)/bin/papermill' notebooks/pretrain.ipynb results/notebooks/pretrain.ipynb -k python3 \
 	  -y '{weights_file: data/models/vit_micro_patch14_56.fashion_mnist.safetensors}'
 
-bench: $(STAMP) ## speed and memory of a measurement and of the bounds on this machine
+bench: $(STAMP) ## speed and memory of a measurement and of the bounds, speed of training, on this machine
 	'$(PY)' -m vitplast.bench
 	'$(PY)' -m vitplast.bench_bounds
+	'$(PY)' -m vitplast.bench_finetune
 
 lint: $(STAMP) ## style, spelling, stripped notebooks
 	'$(PY)' -m ruff check .

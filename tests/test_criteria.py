@@ -20,7 +20,7 @@ from vitplast.criteria.branch import branch_plasticity
 from vitplast.criteria.catalogue import CRITERIA, OF_LABELS
 from vitplast.criteria.constant import constant, parameter_count
 from vitplast.criteria.fisher import fisher
-from vitplast.criteria.head import fit_head, head_features
+from vitplast.criteria.head import fit_head
 from vitplast.criteria.jacobian import frobenius, jacobian_frobenius, jacobian_spectral
 from vitplast.criteria.norms import elasticity, gradient_norm, gradient_rms
 from vitplast.criteria.plasticity import plasticity_score
@@ -35,6 +35,7 @@ from vitplast.criteria.survey import criteria_survey
 from vitplast.errors import HypothesisError, InputError, LayoutError, ModeError, ShapeError, UnknownNameError
 from vitplast.gradients import gradient_norms
 from vitplast.rescale import KINDS, rescale
+from vitplast.task_head import head_features
 
 N, CLASSES = 6, 3
 

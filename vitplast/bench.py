@@ -65,16 +65,24 @@ def steps(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, targets: int
 
 
 def compare(numerator: Step, denominator: Step, repeats: int) -> list[float]:
-    """Ratios of the time of two steps run in turn; processor time, which other work on the machine disturbs less."""
+    """Ratios of the time of two steps run in turn, see `paired`."""
+    return [a / b for a, b in paired(numerator, denominator, repeats)]
+
+
+def paired(first: Step, second: Step, repeats: int) -> list[tuple[float, float]]:
+    """Seconds of two steps run in turn, the second one before the first.
+
+    With one thread it is processor time, which other work on the machine disturbs less.
+    """
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
-    ratios = []
+    found = []
     for _ in range(repeats):
         start = clock()
-        denominator()
+        second()
         between = clock()
-        numerator()
-        ratios.append((clock() - between) / (between - start))
-    return ratios
+        first()
+        found.append((clock() - between, between - start))
+    return found
 
 
 def peak_growth(what: str, name: str, batch: int) -> float:

@@ -21,7 +21,12 @@ from vitplast.errors import VitplastError
 from vitplast.results.provenance import git_state
 from vitplast.runs import project_root, runlog, store_folder
 
-KINDS = ("plasticity", "bounds", "theory", "gradients", "probe", "finetune")
+KINDS = (
+    "plasticity", "bounds", "theory", "gradients", "probe", "finetune", "depth", "landscape", "criteria", "pretrain",
+)  # fmt: skip
+
+#: The profile behind the part on experiments, whatever profile is built.
+LAPTOP = "laptop"
 
 
 def profile() -> str:
@@ -74,6 +79,23 @@ def open_results(kind: str, profile: str | None = None) -> xr.Dataset:
     """
     gathered = results.read(gathered_path(kind, profile))
     return gathered.assign_attrs(of_profile=profile or _shown())
+
+
+def open_or_none(kind: str, profile: str = LAPTOP) -> xr.Dataset | None:
+    """All runs of a kind along `run`, as `open_results`; None if there are no results of it yet."""
+    with contextlib.suppress(VitplastError):
+        return open_results(kind, profile)
+    return None
+
+
+def not_run(kind: str, profile: str = LAPTOP) -> Any:
+    """A note in place of what needs results of a kind that are not there: what is missing, and the command for it."""
+    from IPython.display import Markdown
+
+    return Markdown(
+        f":::{{admonition}} Not run yet\n:class: note\nThere are no `{kind}` results of profile `{profile}`. "
+        f"This computes them:\n\n```bash\nmake sweep keep PROFILE={profile}\n```\n:::"
+    )
 
 
 def missing_runs(gathered: xr.Dataset) -> list[str]:

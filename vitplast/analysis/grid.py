@@ -110,7 +110,7 @@ def grid(gathered: xr.Dataset, **equal: Any) -> xr.Dataset:
             least.values.astype(float),
             {"units": "1", "long_name": "parameters"},
         )
-    kept = {n: runs[n].values[0].item() for n in PARAMETERS if n in runs.coords}
+    kept = {n: runs[n].values.tolist()[0] for n in PARAMETERS if n in runs.coords}
     missing = int((np.isfinite(lr)[..., None] & ~there).sum())
     return table.assign_attrs(gathered.attrs | kept | {"runs": int(there.sum()), "missing": missing})
 

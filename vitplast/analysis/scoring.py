@@ -55,10 +55,11 @@ def score_criteria(
     -------
     xarray.Dataset
         `correlation`, `regret` (points, 0 to 100), `hit` (dataset, criterion); `cluster_*` (cluster, criterion);
-        `mean`, `low`, `high` (measure, criterion), 95% intervals by a bootstrap of clusters; `seed_deviation`
-        (measure, criterion): deviation (ddof 1) of the mean when the accuracies are those of one seed, NaN for fewer
-        than two; `n_datasets` (criterion). Datasets that lack a component's accuracy are left out (`n_left_out`). The
-        correlation is NaN for fewer than three scores, 0 for equal scores.
+        `mean`, `low`, `high` (measure, criterion), 95% intervals by a bootstrap of clusters; `seed_mean` and
+        `seed_deviation` (measure, criterion): mean over seeds (to be compared with `noise_ceiling`) and deviation (ddof
+        1) of the mean when the accuracies are those of one seed, NaN for fewer than two; `n_datasets` (criterion).
+        Datasets that lack a component's accuracy are left out (`n_left_out`). The correlation is NaN for fewer than
+        three scores, 0 for equal scores.
 
     Raises
     ------
@@ -95,6 +96,7 @@ def score_criteria(
     spans = np.array(
         [[bootstrap_interval(c[np.isfinite(c)], draws=draws, seed=seed) for c in v.T] for v in by_cluster.values()]
     )
+    seed_mean, seed_deviation = _over_seeds(values, seeds, whole, groups)
     found = xr.Dataset(
         {
             **{m: (("dataset", "criterion"), v) for m, v in each.items()},
@@ -102,7 +104,8 @@ def score_criteria(
             "mean": (("measure", "criterion"), means),
             "low": (("measure", "criterion"), spans[..., 0]),
             "high": (("measure", "criterion"), spans[..., 1]),
-            "seed_deviation": (("measure", "criterion"), _seed_deviation(values, seeds, whole, groups)),
+            "seed_mean": (("measure", "criterion"), seed_mean),
+            "seed_deviation": (("measure", "criterion"), seed_deviation),
             "n_datasets": ("criterion", np.isfinite(each["regret"]).sum(axis=0)),
             "n_left_out": int((~whole).sum()),
         },
@@ -187,13 +190,16 @@ def _constant(scores: xr.DataArray) -> xr.DataArray:
     return table.expand_dims(dataset=scores["dataset"].values).transpose(*scores.dims)
 
 
-def _seed_deviation(values: np.ndarray, seeds: xr.DataArray, whole: np.ndarray, groups: list[str]) -> np.ndarray:
+def _over_seeds(values: np.ndarray, seeds: xr.DataArray, whole: np.ndarray, groups: list[str]) -> list[np.ndarray]:
+    """Mean and deviation, each (measure, criterion), over the seeds that lack nothing, of what one seed gives."""
     rows = []
     for one in seeds.transpose("seed", "dataset", "component").values[:, whole]:
         full = np.isfinite(one).all(axis=1)
         if full.all():
             rows.append([_mean(_cluster_mean(v, groups)) for v in _scores(values, one)])
-    return np.std(rows, axis=0, ddof=1) if len(rows) > 1 else np.full((len(MEASURES), values.shape[1]), np.nan)
+    if len(rows) < 2:
+        return [np.full((len(MEASURES), values.shape[1]), np.nan)] * 2
+    return [np.mean(rows, axis=0), np.std(rows, axis=0, ddof=1)]
 
 
 def _cluster_mean(values: np.ndarray, groups: list[str]) -> np.ndarray:

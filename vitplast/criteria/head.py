@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from vitplast.errors import InputError, UnknownNameError
+from vitplast.task_head import logistic_rows
 
 #: probe: logistic regression on the frozen features; steps: a few gradient steps from zero; random: as it was drawn.
 HEADS = ("probe", "steps", "random")
 #: Gradient steps of "steps", each of length 1 / L, L the largest curvature of the cross-entropy in the head.
 STEPS = 10
-
-
-@torch.no_grad()
-def head_features(model: nn.Module, batches: Iterator[Tensor]) -> Tensor:
-    """What the head of a timm model takes in, float64 (N, E)."""
-    return torch.cat([model.forward_head(model.forward_features(b), pre_logits=True).double() for b in batches])
+#: Most iterations of "probe"; a head that has not converged by then serves as well.
+_MOST = 1000
 
 
 def fit_head(model: nn.Module, features: Tensor, labels: Tensor, how: str = "probe") -> None:
     """Sets `model.head` so that its logits say something about the labels; nothing else changes.
 
-    "probe", linear probing before finetuning: scikit-learn's logistic regression (C = 1) on standardised features, the
-    standardisation folded into the head. "steps": `STEPS` steps of full-batch gradient descent from zero, as the
-    beginning of a finetuning of the head alone; no class is ever sure, so that gradients keep their size. "random": the
-    head stays as it is. Classes without a label have logit 0 under "probe".
+    "probe", linear probing before finetuning: `vitplast.task_head.logistic_rows` (C = 1), classes without a label have
+    logit 0. "steps": `STEPS` steps of full-batch gradient descent from zero, as the beginning of a finetuning of the
+    head alone; no class is ever sure, so that gradients keep their size. "random": the head stays as it is.
 
     Parameters
     ----------
     features
-        From `head_features`, of images other than those whose gradients are taken: a head that fits them perfectly
-        leaves no gradient.
+        From `vitplast.task_head.head_features`, of images other than those whose gradients are taken: a head that fits
+        them perfectly leaves no gradient.
     labels
         Shape (N,), classes of the head.
 
@@ -65,19 +58,9 @@ def fit_head(model: nn.Module, features: Tensor, labels: Tensor, how: str = "pro
 
 
 def _probe(x: np.ndarray, labels: np.ndarray, classes: int) -> tuple[np.ndarray, np.ndarray]:
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.preprocessing import StandardScaler
-
-    scaler = StandardScaler().fit(x)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a head that has not converged serves as well
-        fitted = LogisticRegression(C=1.0, max_iter=1000).fit(scaler.transform(x), labels)
-    coefficients, intercept = fitted.coef_, fitted.intercept_
-    if len(fitted.classes_) == 2:  # one row for the second class
-        coefficients, intercept = (np.concatenate([-v, v]) / 2 for v in (coefficients, intercept))
+    rows = logistic_rows(x, labels, max_iter=_MOST)
     weight, bias = np.zeros((classes, x.shape[1])), np.zeros(classes)
-    weight[fitted.classes_] = coefficients / scaler.scale_
-    bias[fitted.classes_] = intercept - weight[fitted.classes_] @ scaler.mean_
+    weight[rows.classes], bias[rows.classes] = rows.weight, rows.bias
     return weight, bias
 
 

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 import xarray as xr
 
-from vitplast.criteria.head import fit_head, head_features
+from vitplast.criteria.head import fit_head
 from vitplast.criteria.survey import criteria_survey
 from vitplast.errors import InputError
 from vitplast.pairs import pair_indices
+from vitplast.task_head import head_features
 
 if TYPE_CHECKING:
     from vitplast.images import ImageSet

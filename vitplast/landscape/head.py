@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitplast.errors import InputError
-from vitplast.probe import logistic
+from vitplast.task_head import head_features, logistic_rows
 from vitplast.training.batches import Images
 from vitplast.training.origin import classes
 
@@ -16,11 +14,9 @@ _BATCH = 64
 
 
 def fitted_head(model: nn.Module, inputs: Images, labels: Tensor, *, c: float = 1.0, max_iter: int = 5000) -> nn.Linear:
-    """`z -> W z + b`: logistic regression (C = `c`) on the standardised features z that the head of `model` reads.
+    """`z -> W z + b`: `vitplast.task_head.logistic_rows` on the features z that the head of `model` reads.
 
-    The scaling is folded into W and b, so the layer takes the features as they are. The problem is convex: the head
-    depends on no seed. Of two classes each gets half of the one row that is fitted. A class without an image gets
-    weights of 0 and the smallest bias of all.
+    A class without an image gets weights of 0 and the smallest bias of all.
 
     Parameters
     ----------
@@ -50,25 +46,14 @@ def fitted_head(model: nn.Module, inputs: Images, labels: Tensor, *, c: float = 
     [0, 0, 0, 1, 1, 1]
     """
     outputs = classes(model)
-    y = labels.numpy(force=True)
-    if len(np.unique(y)) < 2:
-        raise InputError(f"all {len(y)} labels are {int(y[0])}: there is no head to fit")
-    with torch.no_grad():
-        found = [
-            model.forward_head(model.forward_features(inputs.at(rows)), pre_logits=True).double()
-            for rows in torch.arange(len(inputs)).split(_BATCH)
-        ]
-    scaler, fit = (step for _, step in logistic(torch.cat(found).numpy(force=True), y, max_iter, c)[0].steps)
-    rows, biases = fit.coef_, fit.intercept_
-    if len(fit.classes_) == 2:
-        rows, biases = np.concatenate([-rows, rows]) / 2, np.concatenate([-biases, biases]) / 2
-    rows = rows / scaler.scale_
-    biases = biases - rows @ scaler.mean_
+    rows = torch.arange(len(inputs)).split(_BATCH)
+    features = head_features(model, (inputs.at(one) for one in rows)).numpy(force=True)
+    fitted = logistic_rows(features, labels.numpy(force=True), c=c, max_iter=max_iter)
     like = model.head.weight
-    head = nn.Linear(rows.shape[1], outputs, device=like.device, dtype=like.dtype)
+    head = nn.Linear(features.shape[1], outputs, device=like.device, dtype=like.dtype)
     with torch.no_grad():
         head.weight.zero_()
-        head.bias.fill_(float(biases.min()))
-        head.weight[fit.classes_] = torch.from_numpy(rows).to(like)
-        head.bias[fit.classes_] = torch.from_numpy(biases).to(like)
+        head.bias.fill_(float(fitted.bias.min()))
+        head.weight[fitted.classes] = torch.from_numpy(fitted.weight).to(like)
+        head.bias[fitted.classes] = torch.from_numpy(fitted.bias).to(like)
     return head.requires_grad_(False)

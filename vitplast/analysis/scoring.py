@@ -47,9 +47,9 @@ def score_criteria(
     clusters
         Dataset to the name of its cluster.
     advice
-        Whether the constant advice for each component competes, as criteria named "always MHA" and so on.
+        Whether constant advice for each component competes, as "always MHA" and so on.
     draws, seed
-        Bootstrap samples of clusters and the seed of their generator.
+        Bootstrap samples of clusters, and the seed.
 
     Returns
     -------
@@ -88,15 +88,14 @@ def score_criteria(
         raise InputError("no dataset has the accuracy of every component")
     names = accuracies["dataset"].values[whole].tolist()
     groups, criterion = [clusters[n] for n in names], scores["criterion"].values.tolist()
+    order = list(dict.fromkeys(groups))
     values = scores.transpose("dataset", "criterion", "component").values[whole]
     each = dict(zip(MEASURES, _scores(values, accuracies.values[whole]), strict=True))
-    order = list(dict.fromkeys(groups))
     by_cluster = {m: _cluster_mean(v, groups) for m, v in each.items()}
     means = np.array([_mean(v) for v in by_cluster.values()])
-    spans = np.array(
-        [[bootstrap_interval(c[np.isfinite(c)], draws=draws, seed=seed) for c in v.T] for v in by_cluster.values()]
-    )
-    seed_mean, seed_deviation = _over_seeds(values, seeds, whole, groups)
+    columns = [[c[np.isfinite(c)] for c in v.T] for v in by_cluster.values()]
+    spans = np.array([[bootstrap_interval(c, draws=draws, seed=seed) for c in v] for v in columns])
+    over_seeds = zip(("seed_mean", "seed_deviation"), _over_seeds(values, seeds, whole, groups), strict=True)
     found = xr.Dataset(
         {
             **{m: (("dataset", "criterion"), v) for m, v in each.items()},
@@ -104,26 +103,24 @@ def score_criteria(
             "mean": (("measure", "criterion"), means),
             "low": (("measure", "criterion"), spans[..., 0]),
             "high": (("measure", "criterion"), spans[..., 1]),
-            "seed_mean": (("measure", "criterion"), seed_mean),
-            "seed_deviation": (("measure", "criterion"), seed_deviation),
+            **{n: (("measure", "criterion"), v) for n, v in over_seeds},
             "n_datasets": ("criterion", np.isfinite(each["regret"]).sum(axis=0)),
             "n_left_out": int((~whole).sum()),
         },
         coords={"dataset": names, "cluster": order, "criterion": criterion, "measure": list(MEASURES)},
         attrs={"draws": draws, "seed": seed},
     )
-    passes = [n for n in ("forward_passes", "backward_passes") if isinstance(criteria, xr.Dataset) and n in criteria]
-    for name in passes:
-        # constant advice needs no pass
-        found[name] = criteria[name].reindex(criterion=criterion, fill_value=0)
+    for name in ("forward_passes", "backward_passes") if isinstance(criteria, xr.Dataset) else ():
+        if name in criteria:  # constant advice needs no pass
+            found[name] = criteria[name].reindex(criterion=criterion, fill_value=0)
     return found
 
 
 def noise_ceiling(accuracy: xr.DataArray, clusters: Mapping[str, str]) -> xr.Dataset:
-    """`score(acc of the other seeds -> acc of one seed)`, averaged: what no criterion can be asked to beat.
+    """`score(acc of the other seeds -> acc of one seed)`, averaged: how well the experiment predicts itself.
 
-    Each seed's accuracies are predicted by the mean of all other seeds on the same dataset. The best component of one
-    seed is best partly by luck, so the regret here is that of a perfect criterion judged on one seed.
+    Each seed's accuracies are predicted by the mean of all other seeds on the same dataset. That mean is noisy too, so
+    a criterion may do better; one that does as well is as good as a repetition. Compare with `seed_mean`.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ FOREIGN_PACE = {
     "finetune": 0.016,
     "probe": 0.034,
     "depth": 0.045,
-    "landscape": 0.014,
+    "landscape": 0.022,
     "pretrain": 0.004,
     "criteria": 0.07,
 }

@@ -81,6 +81,11 @@ def open_results(kind: str, profile: str | None = None) -> xr.Dataset:
     return gathered.assign_attrs(of_profile=profile or _shown())
 
 
+def kinds(profile: str | None = None) -> list[str]:
+    """The kinds of which a profile has results; None: the profile that the book shows."""
+    return [kind for kind in KINDS if any((place / f"{kind}.nc").is_file() for place in _places(profile))]
+
+
 def open_or_none(kind: str, profile: str = LAPTOP) -> xr.Dataset | None:
     """All runs of a kind along `run`, as `open_results`; None if there are no results of it yet."""
     with contextlib.suppress(VitplastError):

@@ -71,6 +71,7 @@ class Kernels:
                 timeout=self.timeout,
                 resources={"metadata": {"path": str(folder)}},
                 shutdown_kernel="immediate",
+                record_timing=False,  # times would be part of the cells, which then are not found in the cache
             )
             asyncio.run(client.async_execute(cleanup_kc=True))
         return time.perf_counter() - start

@@ -42,7 +42,7 @@ def verdict_grid(table: pd.DataFrame, claims: Sequence[str]) -> Axes:
             ax.axhline(y - 0.5, color="#4d4d4d", linewidth=1)
     ax.set(xlim=(-0.5, len(claims) - 0.5), ylim=(len(rows) - 0.5, -0.5))
     ax.set(xticks=range(len(claims)), xticklabels=claims, yticks=range(len(rows)))
-    ax.set_yticklabels([f"{group}: {variant}" for group, variant in rows])
+    ax.set_yticklabels([f"{group}: {CONVENTION_NAMES.get(variant, variant)}" for group, variant in rows])
     ax.xaxis.tick_top()
     ax.grid(False)
     return ax
@@ -109,7 +109,7 @@ def gradients_by_plasticity(rates: xr.DataArray, norms: xr.DataArray) -> list[Ax
         figsize=(2.3 * len(measures) + 0.9, 2.0 * len(conventions) + 0.4), layout="constrained",
     )  # fmt: skip
     sets = [d for d in norms["dataset"].values if d in rates["dataset"].values]
-    for row, convention in zip(grid, conventions, strict=True):
+    for i, (row, convention) in enumerate(zip(grid, conventions, strict=True)):
         for ax, measure in zip(row, measures, strict=True):
             for component in COMPONENTS:
                 x = rates.sel(convention=convention, component=component, dataset=sets)
@@ -118,7 +118,7 @@ def gradients_by_plasticity(rates: xr.DataArray, norms: xr.DataArray) -> list[Ax
                     x, y, linestyle="none", color=COLORS[component], marker=MARKERS[component], markersize=4, alpha=0.8
                 )
             ax.set(xscale="log", yscale="log")
-            if row is grid[0]:
+            if i == 0:
                 ax.annotate(MEASURE_NAMES[measure], (0.5, 1.02), xycoords="axes fraction", ha="center", va="bottom")
         row[0].set_ylabel(CONVENTION_NAMES.get(convention, convention))
     grid[-1][0].set_xlabel("plasticity, mean over blocks")

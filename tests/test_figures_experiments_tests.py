@@ -99,8 +99,8 @@ def test_gradients_leave_unknown_measures_out():
         np.ones((2, 3, 5)), dims=("convention", "dataset", "component"),
         coords={"convention": ["common", "in_situ"], "dataset": list("abc"), "component": list(COMPONENTS)},
     )  # fmt: skip
-    norms = xr.DataArray(np.ones((3, 2, 5)), dims=("measure", "dataset", "component"),
-                         coords={"measure": ["raw", "rms", "elasticity"], "dataset": list("ab"), "component": list(COMPONENTS)})  # fmt: skip
+    names = {"measure": ["raw", "rms", "elasticity"], "dataset": ["a", "b"], "component": list(COMPONENTS)}
+    norms = xr.DataArray(np.ones((3, 2, 5)), dims=tuple(names), coords=names)
     norms[2] = np.nan
     axes = gradients_by_plasticity(rates, norms)
     assert len(axes) == 4

@@ -10,6 +10,7 @@ import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from vitplast.components import COMPONENTS
 from vitplast.figures import COLORS, CONVENTION_NAMES, MARKERS, use_style
@@ -82,7 +83,7 @@ def gain_by_cluster(
             )  # fmt: skip
         ax.axhline(0, color="#4d4d4d", linewidth=0.8)
         ax.set_xscale("log")
-        ax.minorticks_off()
+        _few_ticks(ax)
         ax.set_title(f"{name}, ρ = {float(correlation.sel(cluster=name)):+.1f}", fontsize=8)
         ax.tick_params(labelsize=7)
     grid[-1][0].set_xlabel("plasticity", fontsize=8)
@@ -118,6 +119,7 @@ def gradients_by_plasticity(rates: xr.DataArray, norms: xr.DataArray) -> list[Ax
                     x, y, linestyle="none", color=COLORS[component], marker=MARKERS[component], markersize=4, alpha=0.8
                 )
             ax.set(xscale="log", yscale="log")
+            _few_ticks(ax)
             if i == 0:
                 ax.annotate(MEASURE_NAMES[measure], (0.5, 1.02), xycoords="axes fraction", ha="center", va="bottom")
         row[0].set_ylabel(CONVENTION_NAMES.get(convention, convention))
@@ -143,6 +145,14 @@ def correlations(found: Mapping[str, xr.Dataset]) -> Axes:
     )
     ax.set_ylim(len(found) - 0.5, -0.5)
     return ax
+
+
+def _few_ticks(ax: Axes) -> None:
+    """Labels at 1, 2 and 5 over less than a decade and a half, else at powers of ten, written out."""
+    low, high = ax.get_xlim()
+    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 30 else (1,), numticks=5))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    ax.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _legend(ax: Axes) -> None:

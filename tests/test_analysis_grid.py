@@ -184,7 +184,7 @@ def test_cluster_means_weigh_sets_within_a_cluster_alike():
     np.testing.assert_array_equal(both.a, means)
     assert both.b.values.tolist() == [1, 2]
     with pytest.raises(UnknownNameError, match="dataset"):
-        cluster_means(table, "datset")
+        cluster_means(table, "data_set")
     with pytest.raises(InputError):
         cluster_of("")
 

@@ -1,4 +1,4 @@
-"""Pretraining of the own model: the loss falls, the same seed gives the same weights, augmentation moves and mirrors."""
+"""Pretraining of the own model: the loss falls, a seed decides the weights, augmentation moves and mirrors images."""
 
 from __future__ import annotations
 

@@ -27,7 +27,9 @@ from vitplast.training.low_data import first_of_each_class
 from vitplast.training.origin import bit_equal, tensors
 from vitplast.training.stages import Stages
 
-needs_peft = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
+needs_peft = pytest.mark.skipif(
+    importlib.util.find_spec("peft") is None, reason="LoRA is optional: pip install 'vitplast[lora]'"
+)
 SMALL = {
     "model": "vit_tiny_patch16_224", "weights": "random", "img_size": 32, "device": "cpu", "dataset": "digits",
     "components": "LN1", "lrs": [0.1], "steps": 3, "warmup": 1, "batch_size": 8, "train_images": 0,

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from vitplast.components import parts
 from vitplast.errors import HypothesisError, InputError, LayoutError, UnknownNameError
-from vitplast.probe import logistic
+from vitplast.probe import features_and_labels, logistic
 from vitplast.results import schema_of
 from vitplast.results.tables.depth import ENDS, POINTS
-from vitplast.training.batches import Images, Split, labelled
+from vitplast.training.batches import Images, Split
 
 if TYPE_CHECKING:
     from vitplast.models import LoadedModel
@@ -62,17 +62,12 @@ def depth_probe(
         See `depth_features`.
     """
     start = time.perf_counter()
-    if not isinstance(model, nn.Module):
-        model, prepare = model.model, prepare or model.prepare
-    xs, ys = [], []
-    for split, name in ((train_split, "train"), (test_split, "test")):
-        images, labels = labelled(split, name, classes=None, model=model, can_prepare=prepare is not None)
-        if name == "train" and len(labels.unique()) < 2:
-            raise InputError(f"all {len(labels)} train labels are {int(labels[0])}: there is nothing to learn")
-        first = next(model.parameters())
-        inputs = Images(images, prepare, first.device, first.dtype)
-        xs.append(depth_features(model, inputs, features=features, batch_size=batch_size))
-        ys.append(labels.numpy(force=True))
+    xs, ys = features_and_labels(
+        model,
+        (train_split, test_split),
+        lambda model, inputs: depth_features(model, inputs, features=features, batch_size=batch_size),
+        prepare=prepare,
+    )
     found: dict[Place, dict[str, float | int]] = {}
     for done, place in enumerate(list(xs[0]), 1):
         found[place] = _scores(*(x.pop(place).astype(np.float64) for x in xs), *ys, c=c, max_iter=max_iter)

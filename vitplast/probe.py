@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from vitplast.models import LoadedModel
 
 FEATURES = ("mean", "cls", "both")
+T = TypeVar("T")
 
 
 def linear_probe(
@@ -53,17 +54,12 @@ def linear_probe(
         equal.
     """
     start = time.perf_counter()
-    if not isinstance(model, nn.Module):
-        model, prepare = model.model, prepare or model.prepare
-    xs, ys = [], []
-    for split, name in ((train_split, "train"), (test_split, "test")):
-        images, labels = labelled(split, name, classes=None, model=model, can_prepare=prepare is not None)
-        if name == "train" and len(labels.unique()) < 2:
-            raise InputError(f"all {len(labels)} train labels are {int(labels[0])}: there is nothing to learn")
-        first = next(model.parameters())
-        inputs = Images(images, prepare, first.device, first.dtype)
-        xs.append(hidden_features(model, inputs, features=features, batch_size=batch_size))
-        ys.append(labels.numpy(force=True))
+    xs, ys = features_and_labels(
+        model,
+        (train_split, test_split),
+        lambda model, inputs: hidden_features(model, inputs, features=features, batch_size=batch_size),
+        prepare=prepare,
+    )
     classifier, solver = logistic(xs[0], ys[0], max_iter)
     correct = [int((classifier.predict(x) == y).sum()) for x, y in zip(xs, ys, strict=True)]
     unseen = sorted(set(ys[1].tolist()) - set(ys[0].tolist()))
@@ -82,6 +78,33 @@ def linear_probe(
             "classes_missing_in_train": " ".join(map(str, unseen)) or "none",
         },
     )
+
+
+def features_and_labels(
+    model: nn.Module | LoadedModel,
+    splits: tuple[Split | None, Split | None],
+    take: Callable[[nn.Module, Images], T],
+    *,
+    prepare: Callable[[Tensor], Tensor] | None,
+) -> tuple[list[T], list[np.ndarray]]:
+    """What `take(model, images)` gives for the training and the test images, and their labels; both are checked.
+
+    Raises
+    ------
+    InputError
+        If a split is missing, empty or wrong, or all training labels are equal.
+    """
+    if not isinstance(model, nn.Module):
+        model, prepare = model.model, prepare or model.prepare
+    xs, ys = [], []
+    for split, name in zip(splits, ("train", "test"), strict=True):
+        images, labels = labelled(split, name, classes=None, model=model, can_prepare=prepare is not None)
+        if name == "train" and len(labels.unique()) < 2:
+            raise InputError(f"all {len(labels)} train labels are {int(labels[0])}: there is nothing to learn")
+        first = next(model.parameters())
+        xs.append(take(model, Images(images, prepare, first.device, first.dtype)))
+        ys.append(labels.numpy(force=True))
+    return xs, ys
 
 
 def hidden_features(model: nn.Module, inputs: Images, *, features: str = "mean", batch_size: int = 64) -> np.ndarray:

@@ -194,7 +194,16 @@ def test_pages_say_how_many_runs_are_missing(tmp_path, monkeypatch, profile):
     monkeypatch.setenv("VITPLAST_PROFILE", "mine")
     assert len(book.missing_runs(book.open_results("finetune"))) == 3
     assert "3 runs" in book.provenance(book.open_results("finetune"), "finetune").data
-    assert "3 runs of the profile are not there yet" in book.footer()
+    assert "Not there yet: 3 runs of the profile" in book.footer()
+
+
+def test_pages_name_models_only_at_the_sizes_they_have():
+    runs = xr.Dataset(
+        coords={"model": ("run", ["a", "a", "b"]), "img_size": ("run", [56, 98, 56])},
+        data_vars={"x": ("run", [0, 0, 0])},
+    )
+    assert book.facts_of(runs)["model"] == "a, 56 px, a, 98 px, b, 56 px"
+    assert book.facts_of(runs.drop_vars("model").assign_attrs(model="c"))["model"] == "c, 56 px, c, 98 px"
 
 
 KEPT = [path.parent for path in sorted((ROOT / "data").glob("*/manifest.json"))]

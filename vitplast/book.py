@@ -156,9 +156,13 @@ def provenance(gathered: xr.Dataset, notebook: str) -> Any:
     shown = gathered.attrs.get("of_profile", profile())
     lines = [f"**Made by** {{doc}}`{notebook} </notebooks/{notebook}>`, profile `{shown}`"]
     if missing_runs(gathered):
-        lines.append(f"not there yet: {len(missing_runs(gathered))} runs of the profile")
+        lines.append(f"not there yet: {_counted(len(missing_runs(gathered)))} of the profile")
     lines += [f"{name}: {value}" for name, value in facts.items()]
     return Markdown("<br>".join(lines))
+
+
+def _counted(runs: int) -> str:
+    return f"{runs:,} run{'s' if runs != 1 else ''}"
 
 
 def facts_of(gathered: xr.Dataset) -> dict[str, str]:
@@ -180,7 +184,7 @@ def _facts(gathered: xr.Dataset) -> dict[str, list[str]]:
 
     made = sorted(values("created"))
     return {
-        "model": [f"{m}, {size} px" for m in values("model") for size in values("img_size")],
+        "model": _models(gathered),
         "weights": values("weights_source"),
         "data": [v for name in ("source", "target", "dataset") if name in gathered.coords for v in values(name)],
         "machine": values("machine"),
@@ -192,6 +196,17 @@ def _facts(gathered: xr.Dataset) -> dict[str, list[str]]:
         "commit": [c[:12] for c in values("commit")],
         "made": [made[0] if made[0] == made[-1] else f"{made[0]} to {made[-1]}"] if made else [],
     }
+
+
+def _models(gathered: xr.Dataset) -> list[str]:
+    """Each model at each size in pixels that some run has, in the order of the runs."""
+    columns = [
+        gathered[name].values.ravel().tolist() if name in gathered.coords else [gathered.attrs.get(name)]
+        for name in ("model", "img_size")
+    ]
+    longest = max(map(len, columns))
+    pairs = zip(*(column * longest if len(column) == 1 else column for column in columns), strict=True)
+    return list(dict.fromkeys(f"{model}, {size} px" for model, size in pairs if model is not None))
 
 
 def main_run(gathered: xr.Dataset) -> dict[str, Any]:
@@ -250,7 +265,7 @@ def footer() -> str:
         if {commit[:12]} != set(seen["commit"])
         else ""
     )
-    gaps = f" {left} runs of the profile are not there yet." if left else ""
+    gaps = f" Not there yet: {_counted(left)} of the profile." if left else ""
     return f"Numbers: profile {profile()}; {words}.{gaps}{older}"
 
 

@@ -1,12 +1,19 @@
 # One command each. `make` alone lists them. Paths are relative, and the folder may have spaces in its name.
 
 PROFILE ?= quick
+# The profile of the part on experiments; a variant as paper@corrected.
+EXPERIMENTS ?= laptop
 JOBS ?= 2
 PYTHON ?= python3
 VENV ?= .venv
 
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.vitplast-installed
+# Of a file the name without its ending; a variant (paper@as-published) is part of it.
+NAME := $(notdir $(subst .yaml,,$(subst .yml,,$(PROFILE))))
+# A profile in a file keeps its folder, where results of a rehearsal lie beside it; pages run in folders of their own.
+FROM := $(if $(findstring .y,$(EXPERIMENTS)),$(if $(filter /%,$(firstword $(EXPERIMENTS))),,$(CURDIR)/))
+SHOWN := VITPLAST_PROFILE='$(NAME)' VITPLAST_EXPERIMENTS='$(FROM)$(EXPERIMENTS)'
 VITPLAST := '$(PY)' -m vitplast
 BUILD := '$(VENV)/bin/jupyter-book' build .
 CODESPELL := '$(VENV)/bin/codespell'
@@ -27,7 +34,7 @@ export PYDEVD_DISABLE_FILE_VALIDATION = 1
 unexport MPLBACKEND
 
 help: ## this list
-	@echo "Usage: make TARGET [PROFILE=$(PROFILE)] [JOBS=$(JOBS)] [PYTHON=$(PYTHON)]"
+	@echo "Usage: make TARGET [PROFILE=$(PROFILE)] [EXPERIMENTS=$(EXPERIMENTS)] [JOBS=$(JOBS)] [PYTHON=$(PYTHON)]"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' Makefile | awk -F'|' '{ printf "%-12s %s\n", $$1, $$2 }'
 
 env: $(STAMP) ## Python environment in .venv (made once, again when pyproject.toml changes)
@@ -62,14 +69,14 @@ gather: $(STAMP) ## check the results of the profile and gather them
 
 keep: $(STAMP) ## the results of the profile that are there, with a manifest, into data/ (to be committed)
 	$(VITPLAST) gather --profile '$(PROFILE)' --keep
-	$(VITPLAST) manifest --check 'data/$(notdir $(basename $(PROFILE)))'
+	$(VITPLAST) manifest --check 'data/$(NAME)'
 
 book: sweep gather pages ## everything: runs, gathering, pages
 
 # Strict: any warning, failed cell or broken reference is an error. Offline: nothing is fetched while pages are built.
 # JOBS pages are executed at a time, each in a kernel of its own.
 pages: $(STAMP) ## the pages from the results that are there
-	HF_HUB_OFFLINE=1 VITPLAST_OFFLINE=1 VITPLAST_JOBS='$(JOBS)' VITPLAST_PROFILE='$(notdir $(basename $(PROFILE)))' \
+	HF_HUB_OFFLINE=1 VITPLAST_OFFLINE=1 VITPLAST_JOBS='$(JOBS)' $(SHOWN) \
 	  $(BUILD) --all -W --keep-going -n
 	@echo "The book is built. Open _build/html/index.html in a browser."
 
@@ -92,6 +99,7 @@ bench: $(STAMP) ## speed and memory of a measurement and of the bounds, speed of
 	'$(PY)' -m vitplast.bench
 	'$(PY)' -m vitplast.bench_bounds
 	'$(PY)' -m vitplast.bench_finetune
+	'$(PY)' -m vitplast.bench_decoding
 
 lint: $(STAMP) ## style, spelling, stripped notebooks
 	'$(PY)' -m ruff check .
@@ -105,7 +113,7 @@ format: $(STAMP) ## rewrite code and notebooks in the project's style
 	'$(PY)' -m nbstripout --keep-id notebooks/*.ipynb
 
 linkcheck: $(STAMP) ## follow the links of the book (needs the web)
-	VITPLAST_PROFILE='$(notdir $(basename $(PROFILE)))' $(BUILD) --builder linkcheck
+	$(SHOWN) $(BUILD) --builder linkcheck
 
 clean: ## remove pages and caches, keep the results and the environment
 	rm -rf _build .pytest_cache .ruff_cache .hypothesis .coverage .coverage.* build dist

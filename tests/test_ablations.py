@@ -21,7 +21,6 @@ from vitplast.analysis.ablations import (
 )
 from vitplast.analysis.claim_signs import claim_signs, same_sign
 from vitplast.analysis.plasticity_change import of_the_trained, plasticity_change, summary
-from vitplast.analysis.selection import MAIN
 from vitplast.analysis.updates import GROUPS, gradient_shares, group_sizes, step_sizes
 from vitplast.components import COMPONENTS
 from vitplast.errors import InputError, UnknownNameError
@@ -65,7 +64,7 @@ def gathered(rows, **parameters):
     names = ("dataset", "components", "lr", "seed", "test_accuracy")
     columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
     count = len(rows)
-    fixed = {"model": "m", "head_init": "zero"} | {k: v for k, v in MAIN.items() if k != "components"} | parameters
+    fixed = {"model": "m", "head_init": "zero", "experiment": "main", "steps": 40, "optimizer": "sgd"} | parameters
     fixed = {n: ("run", v if isinstance(v, list) else [v] * count) for n, v in fixed.items()}
     return xr.Dataset(
         {
@@ -82,10 +81,11 @@ def gathered(rows, **parameters):
 
 def test_setting_finds_the_runs_of_a_change_and_is_none_where_there_are_none():
     rows = [("a", "MHA", 0.1, 0, 0.8), ("a", "MHA", 0.1, 0, 0.9)]
-    runs = gathered(rows, steps=[40, 80])
+    runs = gathered(rows, steps=[40, 80], experiment=["main", "budget"])
     assert num(setting(runs, "m")["test_accuracy"]) == 0.8
-    assert num(setting(runs, "m", steps=80)["test_accuracy"]) == 0.9
-    assert setting(runs, "m", steps=160) is None
+    assert num(setting(runs, "m", "budget", steps=80)["test_accuracy"]) == 0.9
+    assert setting(runs, "m", "budget", steps=160) is None
+    assert setting(runs, "m", "adamw") is None
     assert setting(runs, "other") is None
     assert setting(None, "m") is None
 
@@ -220,10 +220,10 @@ def test_robust_is_the_correlation_with_minus_the_range():
 
 
 def test_progress_counts_runs_there_of_those_planned():
-    plan = pd.DataFrame({"steps": [40, 80, 80], "components": "MHA", "dataset": "a"})
-    runs = gathered([("a", "MHA", 0.1, 0, 0.8)], steps=80)
-    assert words.progress(runs, plan, steps=80) == "1 of 2"
-    assert words.progress(None, plan, steps=(40, 80)) == "0 of 3"
+    plan = pd.DataFrame({"steps": [80, 80], "run_key": ["k1", "k2"]})
+    runs = gathered([("a", "MHA", 0.1, 0, 0.8), ("a", "MHA", 0.1, 0, 0.8)], run_key=["k1", "k0"])
+    assert words.progress(runs, plan) == "1 of 2"
+    assert words.progress(None, plan) == "0 of 2"
 
 
 def trained(norms, head=3.0, steps=4):

@@ -163,9 +163,11 @@ def test_a_refusal_is_quick_and_loads_no_torch(tmp_path, arguments):
 
 def test_check_data_counts_images(capsys):
     code, out, _ = run(capsys, "check-data", "digits", "--json")
-    rows = {row["split"]: row for row in json.loads(out)}
+    (report,) = json.loads(out)
+    rows = {row["split"]: row for row in report["splits"]}
     assert code == 0
-    assert rows["test"]["images"] == 359
+    assert report["state"] == "in order"
+    assert rows["test"]["images"] == rows["test"]["expected"] == 359
 
 
 def test_dry_run_lists_the_units_and_says_where_its_estimate_is_from(capsys, tmp_path):

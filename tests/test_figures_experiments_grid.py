@@ -218,6 +218,20 @@ def test_norms_by_task_leave_out_tasks_without_runs():
     assert len(axes[0].lines) == len(COMPONENTS)
 
 
+def test_steps_that_only_another_task_logged_leave_no_gaps():
+    sparse = GRID.copy()
+    odd = (sparse["dataset"] == "digits") & (sparse["step"] % 2 == 1)
+    for name in ("gradient_norm", "gradient_norm_total", "train_loss"):
+        sparse[name] = sparse[name].where(~odd)
+    sparse["validation_loss"] = sparse["validation_loss"].where(sparse["evaluation"] == 6)
+    top, bottom = training.evolution(sparse, "digits")
+    total = next(line for line in top[1].lines if line.get_linestyle() == ":")
+    assert total.get_xdata().tolist() == [0, 2, 4]
+    assert next(line for line in bottom[1].lines if line.get_marker() == "o").get_xdata() == pytest.approx([6])
+    of_task = training.norms_by_task(at_rate(sparse, 0.03), columns=2)[0]
+    assert of_task.lines[0].get_xdata().tolist() == [0, 2, 4]
+
+
 def test_norm_against_plasticity_draws_tasks_and_their_mean():
     dims = ("dataset", "component")
     values = np.outer([1.0, 4.0], np.arange(1, 6))

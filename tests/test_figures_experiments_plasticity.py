@@ -14,7 +14,7 @@ import xarray as xr
 from scipy import stats
 
 from vitplast import bench_finetune, book, figures, results
-from vitplast.analysis.design import PAPER_DESIGN, PARTS, learning_rates, part_of, progress, training_speed
+from vitplast.analysis.design import PAPER_DESIGN, learning_rates, progress, training_speed
 from vitplast.analysis.mean_gain import mean_gain
 from vitplast.analysis.plasticity_table import orders, plasticity_table, rank_correlation, spreads
 from vitplast.components import COMPONENTS, CONFIGURATIONS
@@ -191,34 +191,18 @@ def test_missing_results_are_named_and_not_replaced(monkeypatch, tmp_path):
     assert "PROFILE=laptop" in book.not_run("depth").data
 
 
-RUN = {
-    "model": "A", "dataset": "a", "components": "MHA", "lr": 0.1, "seed": 0, "rescale": "", "plasticity_pairs": 0,
-    "lora_rank": 0, "optimizer": "sgd", "per_class": 0, "img_size": 56, "clipping": "joint", "steps": 40,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("change", "part"),
-    [({}, "main grid"), ({"steps": 80}, "more steps"), ({"optimizer": "adamw", "lora_rank": 8}, "LoRA"),
-     ({"optimizer": "adamw"}, "AdamW"), ({"per_class": 10}, "low data"), ({"img_size": 98}, "larger images"),
-     ({"clipping": "separate"}, "separate clipping"), ({"components": "MHA+FC1"}, "two components together"),
-     ({"rescale": "LN2/FC1:4"}, "rescaled weights"), ({"plasticity_pairs": 64}, "plasticity before and after")],
-)  # fmt: skip
-def test_a_run_belongs_to_the_part_that_its_parameters_say(change, part):
-    assert part_of(RUN | change) == part
-    assert part in PARTS
+RUN = {"model": "A", "dataset": "a", "components": "MHA", "lr": 0.1, "seed": 0, "experiment": "main"}
 
 
 def test_progress_counts_what_is_there():
-    plan = pd.DataFrame([RUN | {"steps": 80}, RUN, RUN | {"seed": 1}, RUN | {"model": "B"}])
-    found = progress(plan, ["k1", "k3"], ["k0", "k1", "k2", "k3"])
-    rows = found.set_index(["model", "part"])
-    assert rows.loc[("A", "main grid")].tolist() == [1, 2]
-    assert rows.loc[("B", "main grid")].tolist() == [0, 1]
-    assert rows.loc[("A", "more steps")].tolist() == [1, 1]
-    assert found["part"][0] == "main grid"
-    with pytest.raises(InputError, match="4 runs need as many keys"):
-        progress(plan, [], ["k0"])
+    rows = [RUN | {"experiment": "budget"}, RUN, RUN | {"seed": 1}, RUN | {"model": "B"}, RUN | {"experiment": "mine"}]
+    plan = pd.DataFrame([row | {"run_key": f"k{i}"} for i, row in enumerate(rows)])
+    found = progress(plan, ["k1", "k3"])
+    counts = found.set_index(["model", "part"])[["finished", "planned"]]
+    assert counts.loc[("A", "main grid")].tolist() == [1, 2]
+    assert counts.loc[("B", "main grid")].tolist() == [0, 1]
+    assert counts.loc[("A", "more steps")].tolist() == [1, 1]
+    assert found["part"].tolist() == ["main grid", "main grid", "more steps", "mine"]
 
 
 def test_rates_are_those_of_each_configuration():

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from scipy.io import savemat
 
 from vitplast import images, wheels
 from vitplast.errors import (
@@ -29,7 +28,7 @@ from vitplast.errors import (
     UnknownNameError,
     VitplastError,
 )
-from vitplast.images import clipart, glyphs, icons, packaged, photos, splits, system, torchvision_sets
+from vitplast.images import clipart, glyphs, icons, packaged, photos, presence, splits, system
 from vitplast.images.decode import to_rgb, to_square
 from vitplast.images.folders import share_folders
 
@@ -738,48 +737,7 @@ def test_real_system_sets_where_installed(name):
     assert float((spread > 5).float().mean()) >= 0.95
 
 
-# ---- torchvision
-
-
-def cifar_files(base: Path, kind, monkeypatch) -> None:
-    """Small batches in CIFAR-10's format, with their own hashes in place of torchvision's."""
-    base.mkdir(parents=True)
-    rng = np.random.default_rng(0)
-
-    def write(name, content):
-        (base / name).write_bytes(pickle.dumps(content))
-        return hashlib.md5((base / name).read_bytes()).hexdigest()
-
-    def batch():
-        return {"data": rng.integers(0, 256, (10, 3072)).astype(np.uint8), "labels": list(range(10))}
-
-    names = [*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"]
-    hashes = [[name, write(name, batch())] for name in names]
-    monkeypatch.setattr(kind, "train_list", hashes[:5])
-    monkeypatch.setattr(kind, "test_list", hashes[5:])
-    md5 = write("batches.meta", {"label_names": [f"c{k}" for k in range(10)]})
-    monkeypatch.setattr(kind, "meta", {"filename": "batches.meta", "key": "label_names", "md5": md5})
-
-
-def test_cifar10_is_read_from_its_batches(tmp_path, monkeypatch):
-    from torchvision.datasets import CIFAR10
-
-    base = tmp_path / "cifar10" / CIFAR10.base_folder
-    cifar_files(base, CIFAR10, monkeypatch)
-    monkeypatch.setenv("VITPLAST_DATA", str(tmp_path))
-    found = images.open_images("cifar10", size=32)
-    assert [len(found.splits[s]) for s in ("train", "validation", "test")] == [40, 10, 10]
-    assert found.classes == tuple(f"c{k}" for k in range(10))
-    raw = pickle.loads((base / "test_batch").read_bytes())
-    first = int(found.test.ids[0]) - 50
-    assert np.array_equal(found.test[0][0].numpy(), raw["data"][first].reshape(3, 32, 32))
-    assert found.test.labels[0] == raw["labels"][first]
-    (base / "data_batch_2").write_bytes(b"")
-    (base / "batches.meta").unlink()
-    with pytest.raises(IntegrityError) as caught:
-        images.open_images("cifar10", size=32)
-    assert "data_batch_2" in str(caught.value)
-    assert "batches.meta is missing" in str(caught.value)
+# ---- sets that are downloaded (more in test_data_sets.py)
 
 
 class Hostile:
@@ -806,71 +764,27 @@ def test_hostile_pickles_are_not_opened(tmp_path, name, folder, files):
     assert not marker.exists()
 
 
-@pytest.mark.parametrize("name", ["cifar10", "cifar100", "flowers102", "pets"])
+@pytest.mark.parametrize("name", ["cifar10", "cifar100", "flowers102", "pets", "cifar10_c:fog", "domainnet_real"])
 def test_sets_are_not_downloaded_unasked(name, tmp_path, monkeypatch):
     monkeypatch.setenv("VITPLAST_DATA", str(tmp_path / "data"))
     fetched = []
 
-    def download(name, fetch):
+    def fetch(name, data):
         fetched.append(name)
         raise VitplastError("no network here")
 
-    monkeypatch.setattr(torchvision_sets, "_download", download)
+    monkeypatch.setattr(presence, "fetch", fetch)
     with pytest.raises(MissingDependencyError, match=r"expected .*data.*--download"):
         images.open_images(name, size=32)
     assert not fetched
     assert not (tmp_path / "data").exists()
     with pytest.raises(VitplastError, match="no network"):
         images.open_images(name, size=32, download=True)
-    assert fetched == [name]
+    assert fetched == [name.partition(":")[0]]
 
 
-def test_a_failed_download_is_an_error_of_this_package():
-    def fetch():
-        raise OSError("unreachable")
-
-    with pytest.raises(VitplastError, match="'cifar10' could not be downloaded: unreachable") as caught:
-        torchvision_sets._download("cifar10", fetch)
+def test_a_failed_download_is_an_error_of_this_package(tmp_path, monkeypatch):
+    monkeypatch.setenv("VITPLAST_OFFLINE", "1")
+    with pytest.raises(VitplastError, match=r"'cifar10' is not on this machine.*VITPLAST_OFFLINE") as caught:
+        images.open_images("cifar10", size=32, root=tmp_path, download=True)
     assert caught.value.exit_code == 1
-
-
-def test_flowers102_uses_its_own_splits(tmp_path, monkeypatch):
-    base = tmp_path / "flowers102" / "flowers-102"
-    for k in range(1, 13):
-        save_picture(base / "jpg" / f"image_{k:05d}.jpg", seed=k)
-    savemat(base / "imagelabels.mat", {"labels": np.arange(1, 13)[None]})
-    savemat(base / "setid.mat", {"trnid": [[1, 2, 3]], "valid": [[4, 5]], "tstid": [[6, 7, 8, 9, 10, 11, 12]]})
-    with pytest.raises(IntegrityError, match="MD5"):
-        images.open_images("flowers102", size=16, root=tmp_path)
-    own = {name: hashlib.md5((base / name).read_bytes()).hexdigest() for name in torchvision_sets.FLOWERS_MD5}
-    monkeypatch.setattr(torchvision_sets, "FLOWERS_MD5", own)
-    (base / "jpg" / "image_00007.jpg").unlink()
-    found = images.open_images("flowers102", size=16, root=tmp_path)
-    assert len(found.classes) == 102
-    assert sorted(found.train.ids) == [f"image_{k:05d}.jpg" for k in (1, 2, 3)]
-    assert sorted(found.validation.ids) == ["image_00004.jpg", "image_00005.jpg"]
-    assert len(found.test) == 7
-    assert sorted(found.train.labels.tolist()) == [0, 1, 2]
-    bad = found.check()["bad"]
-    assert len(bad) == 1
-    assert "image_00007.jpg" in bad[0]
-
-
-def test_pets_use_their_own_lists(tmp_path):
-    base = tmp_path / "pet" / "oxford-iiit-pet"
-    (base / "annotations").mkdir(parents=True)
-    rows = {"trainval": [("Great_Dane", k) for k in range(5)] + [("Sphynx", k) for k in range(5)],
-            "test": [("Great_Dane", 5), ("Sphynx", 6)]}  # fmt: skip
-    for split, listed in rows.items():
-        lines = [f"{breed}_{k} {1 + (breed == 'Sphynx')} 1 1" for breed, k in listed]
-        (base / "annotations" / f"{split}.txt").write_text("\n".join(lines) + "\n")
-        for breed, k in listed:
-            save_picture(base / "images" / f"{breed}_{k}.jpg", seed=k)
-    found = images.open_images("pets", size=16, root=tmp_path)
-    assert found.classes == ("Great Dane", "Sphynx")
-    assert [len(found.splits[s]) for s in ("train", "validation", "test")] == [8, 2, 2]
-    assert sorted(found.test.ids) == ["Great_Dane_5.jpg", "Sphynx_6.jpg"]
-    assert found.check()["bad"] == []
-    (base / "annotations" / "test.txt").write_text("Great_Dane_5 one 1 1\n")
-    with pytest.raises(IntegrityError, match=r"test\.txt"):
-        images.open_images("pets", size=16, root=tmp_path)

@@ -505,9 +505,14 @@ def test_wrong_models_are_refused(tiny_vit):
     assert np.isfinite(rates_of_change(narrow, x, y, convention="in_situ").rate).all()
     with pytest.raises(LayoutError, match="no 'blocks'"):
         rates_of_change(nn.Conv2d(3, 4, 3).eval(), x, y, convention="in_situ")
-    rotary = timm.create_model("eva02_tiny_patch14_224", img_size=28).eval()
-    with pytest.raises(LayoutError):
-        rates_of_change(rotary, images(2, size=28), images(2, seed=1, size=28), convention="common")
+
+    class Rotary(VisionTransformer):
+        def _pos_embed(self, x):
+            return super()._pos_embed(x), None
+
+    rotary = Rotary(img_size=8, patch_size=8, embed_dim=8, depth=1, num_heads=2, num_classes=0).eval()
+    with pytest.raises(LayoutError, match="passes more than tokens"):
+        rates_of_change(rotary, images(2, size=8), images(2, seed=1, size=8), convention="common")
     with pytest.raises(InputError, match="float32 weights, these are float64"):
         rates_of_change(narrow.double(), x, y, convention="in_situ", precision="bfloat16")
 

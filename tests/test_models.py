@@ -32,7 +32,7 @@ from vitplast.models import own as project_model
 from vitplast.models import weights as model_weights
 
 TINY = "test_vit"  # timm's smallest: width 64, 6 blocks, patch 16, 160 pixels, mean and deviation 0.5
-MODULES = model_names.PLAIN_MODULES
+MODULES = tuple(model_names.MODULES)
 
 
 def load(name=TINY, weights="random", **kwargs):

@@ -9,7 +9,7 @@ import xarray as xr
 from vitplast.components import COMPONENTS
 from vitplast.errors import InputError
 from vitplast.verdict_table import evidence, of_model, verdict_table, whole_seeds, with_unmoved
-from vitplast.verdict_variations import GROUPS, changed, comparable, variations
+from vitplast.verdict_variations import changed, comparable, groups, variations
 
 #: In the order LN1, MHA, LN2, FC1, FC2: the paper's order of plasticity, and its reverse.
 CLAIMED, REVERSED = [1.0, 8.0, 1.5, 3.0, 4.0], [8.0, 1.0, 6.0, 4.0, 3.0]
@@ -47,7 +47,8 @@ def trained(best, model="a", components=COMPONENTS, sets=SETS, seeds=(0, 42), sw
     test = np.array(accuracy)
     if swap:
         test = np.where(np.array(lr) == 0.5, 0.9 - np.array(top) / 20, test)
-    same = {"model": model, "img_size": 56, "steps": 40, "optimizer": "sgd", "clipping": "joint", "rescale": ""} | rest
+    same = {"model": model, "img_size": 56, "steps": 40, "optimizer": "sgd", "clipping": "joint", "rescale": ""}
+    same |= {"experiment": "main", "train_images": 640, "per_class": 0} | rest
     coords = {"dataset": names, "components": what, "lr": lr, "seed": seed}
     coords |= {n: [v] * len(rows) for n, v in same.items()}
     return xr.Dataset(
@@ -126,7 +127,7 @@ def rescaled(gains):
     runs, measured = [trained(CLAIMED)], [rates(CLAIMED)]
     for v in VARIANTS:
         pair = ("LN2", "FC1") if v.startswith("LN2") else ("LN1", "MHA")
-        runs.append(trained(gains, components=pair, seeds=(0,), rescale=v))
+        runs.append(trained(gains, components=pair, seeds=(0,), rescale=v, experiment="rescaling"))
         measured.append(rates(CLAIMED if v != VARIANTS[1] else REVERSED, rescale=v))
     return {"plasticity": together(*measured), "finetune": together(*runs), "probe": probes()}
 
@@ -156,8 +157,8 @@ def test_variations_follow_their_own_runs():
     short = {"sets": SETS[:2], "seeds": (0,)}
     given["finetune"] = together(
         trained(CLAIMED, swap=True),
-        trained(REVERSED, steps=80, **short),
-        trained(CLAIMED, clipping="separate", **short),
+        trained(REVERSED, steps=80, experiment="budget", **short),
+        trained(CLAIMED, clipping="separate", experiment="clipping", **short),
     )
     rows = variations(given, "a", draws=200)
     table = rows.set_index(["group", "variant", "claim"])
@@ -177,8 +178,24 @@ def test_variations_follow_their_own_runs():
 
 
 def test_comparable_runs_are_the_same_cells():
-    runs = together(trained(CLAIMED), trained(CLAIMED, clipping="separate", sets=SETS[:3]))
-    cut = comparable(runs, next(g for g in GROUPS if g.name == "clipping"))
+    runs = together(trained(CLAIMED), trained(CLAIMED, experiment="clipping", sets=SETS[:3]))
+    cut = comparable(runs, next(g for g in groups(runs) if g.name == "clipping"))
     assert [c.sizes["run"] for c in cut.values()] == [3 * 5 * 2 * 2] * 2
-    assert comparable(trained(CLAIMED), GROUPS[0]) == {}
-    assert comparable(None, GROUPS[0]) == {}
+    alone = trained(CLAIMED)
+    assert all(comparable(alone, group) == {} for group in groups(alone))
+    assert groups(None) == []
+
+
+def test_variants_are_named_by_what_was_run():
+    few = trained(CLAIMED, experiment="low_data", per_class=5, train_images=0)
+    runs = together(trained(CLAIMED, train_images=100), few, trained(CLAIMED, experiment="budget", steps=99))
+    named = {g.name: list(g.variants) for g in groups(runs)}
+    assert named["steps"] == ["40 steps", "99 steps"]
+    assert named["training images"] == ["100", "5 a class"]
+
+
+def test_whole_seeds_allow_rates_of_their_own_on_a_set():
+    runs = together(trained(CLAIMED), trained(CLAIMED, sets=["other"], seeds=(0,)))
+    other = runs["dataset"].values == "other"
+    runs = runs.assign_coords(lr=("run", np.where(other, runs["lr"].values * 3, runs["lr"].values)))
+    assert "other" in whole_seeds(runs)["dataset"].values

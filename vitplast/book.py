@@ -1,7 +1,8 @@
 """What the pages of the book share: opening results, naming their origin, and the line under every page.
 
 Pages read results, they make none. Which profile is shown is decided by the environment variable VITPLAST_PROFILE
-(default quick), unless a page asks for one by name; results come from the store, else from the committed `data/`.
+(default quick), in the part on experiments by VITPLAST_EXPERIMENTS (default laptop), unless a page asks for one by
+name; results come from the store, else from the committed `data/`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import html
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -18,33 +18,18 @@ import xarray as xr
 
 from vitplast import results
 from vitplast.errors import VitplastError
+from vitplast.results.netcdf import load
 from vitplast.results.provenance import git_state
 from vitplast.runs import project_root, runlog, store_folder
+from vitplast.shown import LAPTOP, MADE_UP, alike, experiments, places, profile, study
+
+__all__ = ["LAPTOP", "MADE_UP", "experiments", "profile", "study"]  # for the pages, beside what is here
+
+_shown = profile  # where an argument is called so too
 
 KINDS = (
     "plasticity", "bounds", "theory", "gradients", "probe", "finetune", "depth", "landscape", "criteria", "pretrain",
 )  # fmt: skip
-
-#: The profile behind the part on experiments, whatever profile is built.
-LAPTOP = "laptop"
-
-
-def profile() -> str:
-    """Name of the profile whose results the book shows."""
-    return Path(os.environ.get("VITPLAST_PROFILE", "quick")).stem
-
-
-_shown = profile  # where an argument is called so too
-
-
-def _places(name: str | None = None) -> list[Path]:
-    """Folders with the gathered results of a profile, the first one that has a file counts.
-
-    What the store gathered comes first for the profile of this book, since it was just made; for another profile, whose
-    results in the store may be old or few, those that come with the project do.
-    """
-    own = [store_folder() / "gathered" / (name or profile()), project_root() / "data" / (name or profile())]
-    return own if name in (None, profile()) else own[::-1]
 
 
 def gathered_path(kind: str, profile: str | None = None) -> Path:
@@ -55,7 +40,7 @@ def gathered_path(kind: str, profile: str | None = None) -> Path:
     VitplastError
         If there are none; the message says how to make them.
     """
-    for place in _places(profile):
+    for place in places(profile):
         path = place / f"{kind}.nc"
         if path.is_file():
             return path
@@ -65,7 +50,7 @@ def gathered_path(kind: str, profile: str | None = None) -> Path:
 
 def profile_text(profile: str | None = None) -> str:
     """The file of the profile, as it was when the results were gathered."""
-    folder = next((f for f in _places(profile) if (f / "profile.yaml").is_file()), None)
+    folder = next((f for f in places(profile) if (f / "profile.yaml").is_file()), None)
     if folder is None:
         name = profile or _shown()
         raise VitplastError(f"nothing was gathered of profile {name!r}; do it with: make gather PROFILE={name}")
@@ -75,31 +60,115 @@ def profile_text(profile: str | None = None) -> str:
 def open_results(kind: str, profile: str | None = None) -> xr.Dataset:
     """All runs of a kind, along `run`; `profile`: None for the one that the book shows.
 
-    The attribute `of_profile` names the profile.
+    The attribute `of_profile` names the profile. Runs of the profile of the part on experiments have a coordinate
+    `experiment`.
     """
-    gathered = results.read(gathered_path(kind, profile))
-    return gathered.assign_attrs(of_profile=profile or _shown())
+    gathered = results.read(gathered_path(kind, profile)).assign_attrs(of_profile=profile or _shown())
+    if (profile or _shown()) in alike(experiments()):
+        gathered = study().label(gathered, kind)
+    return gathered
 
 
 def kinds(profile: str | None = None) -> list[str]:
     """The kinds of which a profile has results; None: the profile that the book shows."""
-    return [kind for kind in KINDS if any((place / f"{kind}.nc").is_file() for place in _places(profile))]
+    return [kind for kind in KINDS if any((place / f"{kind}.nc").is_file() for place in places(profile))]
 
 
-def open_or_none(kind: str, profile: str = LAPTOP) -> xr.Dataset | None:
-    """All runs of a kind along `run`, as `open_results`; None if there are no results of it yet."""
-    with contextlib.suppress(VitplastError):
-        return open_results(kind, profile)
-    return None
+def open_or_none(kind: str, profile: str | None = None) -> xr.Dataset | None:
+    """All runs of a kind along `run`, as `open_results`; None if there are no results of it yet.
+
+    `profile`: None for that of the part on experiments.
+    """
+    try:
+        path = gathered_path(kind, profile or experiments())
+    except VitplastError:
+        return None
+    return open_results(kind, profile or experiments()) if path.is_file() else None
 
 
-def not_run(kind: str, profile: str = LAPTOP) -> Any:
-    """A note in place of what needs results of a kind that are not there: what is missing, and the command for it."""
+def open_probes(profile: str | None = None) -> xr.Dataset | None:
+    """The linear probes behind relative gains, along `run`: of kind probe, else of kind depth at the reported place.
+
+    `profile`: None for that of the part on experiments; None is returned if there are neither.
+    """
+    from vitplast.analysis.depth_table import as_probes
+
+    found = open_or_none("probe", profile)
+    if found is None and (depth := open_or_none("depth", profile)) is not None:
+        found = as_probes(depth)
+    return found
+
+
+def command(profile: str | None = None) -> str:
+    """The command that runs what is missing of a profile; None for that of the part on experiments."""
+    return f"make sweep keep PROFILE={profile or experiments()}"
+
+
+def commands(*lines: str) -> Any:
+    """A block of commands, `{profile}` in them replaced by the profile of the part on experiments."""
     from IPython.display import Markdown
 
+    return Markdown("```bash\n" + "\n".join(line.replace("{profile}", experiments()) for line in lines) + "\n```")
+
+
+def experiments_note() -> Any:
+    """What the pages of the part on experiments show, for the top of each: profile, scale, models, sets and steps.
+
+    It gives `profile_shown` and `scale_shown` to the text, for captions.
+    """
+    from IPython.display import Markdown
+
+    from vitplast.analysis.selection import model_name, models_of
+
+    shown = study()
+    plan, sets = shown.main, len(set(shown.main["dataset"]))
+    glue(profile_shown=shown.name, scale_shown=shown.scale)
+    about = (
+        "The models and image sets are those of the paper, run by this project; *the paper's numbers* are the "
+        "published ones."
+        if shown.at_paper_scale
+        else "This is not the paper's experiment."
+    )
+    models = ", ".join(map(model_name, models_of(plan))) or "no model"
+    warning = f":::{{admonition}} Made-up data\n:class: warning\n{MADE_UP}\n:::\n\n" if made_up() else ""
+    facts = (
+        f"{models}, {shown.span('img_size')} px; {sets} image set{'s' if sets != 1 else ''}; "
+        f"{shown.span('steps')} steps of {shown.span('batch_size')} images."
+    )
+    return Markdown(
+        f"{warning}:::{{admonition}} Profile `{shown.name}`, {shown.scale}\n:class: note\n"
+        f"Main experiment: {facts} {about}\n:::"
+    )
+
+
+def made_up(profile: str | None = None) -> bool:
+    """Whether results of a profile say that made-up images were allowed; None: that of the part on experiments."""
+    paths = [gathered_path(kind, profile or experiments()) for kind in kinds(profile or experiments())]
+    return any(_made_up(load(path, ("attr_made_up_images",))) for path in paths)
+
+
+def _made_up(gathered: xr.Dataset) -> bool:
+    return any(value.startswith("yes") for value in values_of(gathered, "made_up_images"))
+
+
+def not_run(kind: str, profile: str | None = None) -> Any:
+    """A note in place of what needs results of a kind that are not there: what is missing, and the command for it.
+
+    A kind that the profile does not ask for is said to be no part of it.
+
+    `profile`: None for that of the part on experiments.
+    """
+    from IPython.display import Markdown
+
+    profile = profile or experiments()
+    if profile == experiments() and kind not in study().tables:
+        return Markdown(
+            f":::{{admonition}} Not part of this profile\n:class: note\nProfile `{profile}` asks for no `{kind}` "
+            "results.\n:::"
+        )
     return Markdown(
         f":::{{admonition}} Not run yet\n:class: note\nThere are no `{kind}` results of profile `{profile}`. "
-        f"This computes them:\n\n```bash\nmake sweep keep PROFILE={profile}\n```\n:::"
+        f"This computes them:\n\n```bash\n{command(profile)}\n```\n:::"
     )
 
 
@@ -113,7 +182,7 @@ def open_search() -> xr.Dataset:
 
     The profile's own where it has one, else the long one that is kept in `data/search/`.
     """
-    own = [*_places(), project_root() / "data" / "search"]
+    own = [*places(), project_root() / "data" / "search"]
     path = next((f / "search.nc" for f in own if (f / "search.nc").is_file()), None)
     if path is None:
         raise VitplastError("no results of the search; make them with: make search")
@@ -186,7 +255,8 @@ def _facts(gathered: xr.Dataset) -> dict[str, list[str]]:
     return {
         "model": _models(gathered),
         "weights": values("weights_source"),
-        "data": [v for name in ("source", "target", "dataset") if name in gathered.coords for v in values(name)],
+        "data": [v for name in ("source", "target", "dataset") if name in gathered.coords for v in values(name)]
+        + (["MADE UP, not the real images"] if _made_up(gathered) else []),
         "machine": values("machine"),
         "device": values("device") + values("threads", form="threads a process: {}"),
         "precision": values("precision_resolved", "precision")[:1],
@@ -256,8 +326,9 @@ def footer() -> str:
             left += len(missing_runs(gathered))
             for name, values in _facts(gathered).items():
                 seen.setdefault(name, {}).update(dict.fromkeys(values))
+    invented = f" Part on experiments, profile {experiments()}: {MADE_UP}" if made_up() else ""
     if not seen:
-        return f"Numbers: profile {profile()}; no results yet."
+        return f"Numbers: profile {profile()}; no results yet.{invented}"
     words = "; ".join(f"{name} {', '.join(seen[name])}" for name in ("model", "weights", "data", "machine", "commit"))
     commit, _ = git_state()
     older = (
@@ -266,7 +337,7 @@ def footer() -> str:
         else ""
     )
     gaps = f" Not there yet: {_counted(left)} of the profile." if left else ""
-    return f"Numbers: profile {profile()}; {words}.{gaps}{older}"
+    return f"Numbers: profile {profile()}; {words}.{gaps}{older}{invented}"
 
 
 def setup(app: Any) -> dict[str, Any]:

@@ -15,10 +15,13 @@ from torch import Tensor, nn
 
 from vitplast.components import parts
 from vitplast.errors import HypothesisError, InputError, LayoutError, UnknownNameError
+from vitplast.parameters.experiments import VIEWS
 from vitplast.probe import features_and_labels, logistic
 from vitplast.results import schema_of
 from vitplast.results.tables.depth import ENDS, POINTS
-from vitplast.training.batches import Images, Split
+from vitplast.training.batches import Images, Split, labelled
+from vitplast.training.pictures import OwnSize
+from vitplast.training.views import PaperView
 
 if TYPE_CHECKING:
     from vitplast.models import LoadedModel
@@ -32,22 +35,29 @@ Place = tuple[int, str]
 
 def depth_probe(
     model: nn.Module | LoadedModel,
-    train_split: Split | None,
+    train_split: Split | OwnSize | None,
     test_split: Split | None,
     *,
     features: str = "mean",
     c: float = 1.0,
     max_iter: int = 5000,
     batch_size: int = 64,
+    view: str = "plain",
+    view_batch: int = 512,
+    seed: int = 0,
     prepare: Callable[[Tensor], Tensor] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> xr.Dataset:
     """Accuracy of StandardScaler and LogisticRegression(C = `c`, lbfgs) on `depth_features` at every point.
 
     scikit-learn's own tolerance (1e-4) and, as the authors, 5,000 iterations at most. All images go through the model
-    once, prepared as test images and in order (the authors train on random crops and drop the last batch). Splits and
-    `prepare` as in `vitplast.finetune.finetune`; a `LoadedModel` brings its own `prepare`. The last `ffn_res` is what
-    the paper reports, and the features of `vitplast.probe.linear_probe`.
+    once, prepared as test images and in order. Splits and `prepare` as in `vitplast.finetune.finetune`; a `LoadedModel`
+    brings its own `prepare`. The last `ffn_res` is what the paper reports, and the features of
+    `vitplast.probe.linear_probe`.
+
+    With `view="paper"` the training images are those of the authors' probe (errata, B3): random crops and flips, drawn
+    from `seed`, of the pictures at their own size, without the last incomplete batch of `view_batch` images
+    (`training.views.PaperView`).
 
     Returns
     -------
@@ -57,17 +67,21 @@ def depth_probe(
     Raises
     ------
     InputError
-        If a split is missing, empty or wrong, or all training labels are equal.
+        If a split is missing, empty or wrong, all training labels are equal, or a view of batches finds no whole one.
     HypothesisError, LayoutError, UnknownNameError
-        See `depth_features`.
+        See `depth_features`; also if the view is none of plain and paper.
     """
     start = time.perf_counter()
-    xs, ys = features_and_labels(
-        model,
-        (train_split, test_split),
-        lambda model, inputs: depth_features(model, inputs, features=features, batch_size=batch_size),
-        prepare=prepare,
-    )
+    if view not in VIEWS:
+        raise UnknownNameError("view", view, VIEWS)
+
+    def take(model: nn.Module, inputs: Images | PaperView) -> dict[Place, np.ndarray]:
+        return depth_features(model, inputs, features=features, batch_size=batch_size)
+
+    if view == "plain":
+        xs, ys = features_and_labels(model, (train_split, test_split), take, prepare=prepare)
+    else:
+        xs, ys = _as_published(model, train_split, test_split, take, prepare, view_batch, seed)
     found: dict[Place, dict[str, float | int]] = {}
     for done, place in enumerate(list(xs[0]), 1):
         found[place] = _scores(*(x.pop(place).astype(np.float64) for x in xs), *ys, c=c, max_iter=max_iter)
@@ -93,12 +107,35 @@ def depth_probe(
             "features": features,
             "classifier": f"StandardScaler, LogisticRegression(C={c:g}, lbfgs, max_iter={max_iter})",
             "classes_missing_in_train": " ".join(map(str, unseen)) or "none",
+            "view": view if view == "plain" else f"paper: random crops, whole batches of {view_batch}",
         },
     )
 
 
+def _as_published(
+    model: nn.Module | LoadedModel,
+    train_split: OwnSize | None,
+    test_split: Split | None,
+    take: Callable[[nn.Module, Images | PaperView], dict[Place, np.ndarray]],
+    prepare: Callable[[Tensor], Tensor] | None,
+    batch: int,
+    seed: int,
+) -> tuple[list[dict[Place, np.ndarray]], list[np.ndarray]]:
+    """Features and labels as `features_and_labels` gives them, of training images in the view paper."""
+    if not isinstance(model, nn.Module):
+        model, prepare = model.model, prepare or model.prepare
+    images, labels = labelled(test_split, "test", classes=None, model=model, can_prepare=prepare is not None)
+    first = next(model.parameters())
+    where = {"device": first.device, "dtype": first.dtype}
+    train = PaperView(train_split, size=images.shape[-1], batch=batch, seed=seed, prepare=prepare, **where)
+    if len(train.labels.unique()) < 2:
+        raise InputError(f"all {len(train)} train labels are {int(train.labels[0])}: there is nothing to learn")
+    xs = [take(model, train), take(model, Images(images, prepare, **where))]
+    return xs, [train.labels.numpy(), labels.numpy(force=True)]
+
+
 def depth_features(
-    model: nn.Module, inputs: Images, *, features: str = "mean", batch_size: int = 64
+    model: nn.Module, inputs: Images | PaperView, *, features: str = "mean", batch_size: int = 64
 ) -> dict[Place, np.ndarray]:
     """f / ||f|| with f the mean over all tokens (`mean`), or the class token (`cls`), at every point of every block.
 

@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 
 from vitplast.analysis.clusters import cluster_of
+from vitplast.analysis.curves import first_steps
 from vitplast.analysis.grid import grid
 from vitplast.analysis.tables import best_rate, gap, probe_accuracy, relative_gain
 from vitplast.components import COMPONENTS
@@ -154,7 +155,7 @@ def gradient_norms(
     if bool((at.where(reached.any("step")) > 0).any()):
         undivided = first.mean("seed").rename(configuration="component")
         first = first / best["lr"].sel(configuration=components)
-    tables = {MOMENTS[0]: first, MOMENTS[1]: norm.isel(step=slice(FIRST_STEPS)).mean("step")}
+    tables = {MOMENTS[0]: first, MOMENTS[1]: first_steps(norm, FIRST_STEPS).mean("step")}
     raw = xr.concat([t.mean("seed") for t in tables.values()], xr.Variable("moment", list(MOMENTS)))
     raw = raw.rename(configuration="component")
     count = runs["component_parameters"].sel(configuration=components).rename(configuration="component")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import xarray as xr
 
-from vitplast import images
+from vitplast import images, texts
 from vitplast.bounds import bounds, token_statistics
 from vitplast.components import COMPONENTS
 from vitplast.criteria.sample import score_sample
@@ -23,8 +23,8 @@ from vitplast.finetune import Origin, Recipe, finetune
 from vitplast.images import ImageSet, ImageSplit
 from vitplast.landscape import PUBLISHED_IMAGES, landscape
 from vitplast.measure import measure
-from vitplast.models import LoadedModel, load_model, own, weights_hash
-from vitplast.pairs import pair_indices
+from vitplast.models import LoadedModel, LoadedText, is_text_model, load_model, load_text_model, own, weights_hash
+from vitplast.pairs import pairs_of
 from vitplast.pretraining import pretrain
 from vitplast.probe import linear_probe
 from vitplast.rescale import gradients_survey, rescaled
@@ -39,11 +39,14 @@ Run = dict[str, Any]
 Progress = Callable[[int, int], None]
 
 
-def load(run: Run) -> LoadedModel:
+def load(run: Run) -> LoadedModel | LoadedText:
     """The model that a run names, in evaluation mode on the run's device; with a head if the run has a loss.
 
-    Rescaled (Prop. 18) if the run says so.
+    Rescaled (Prop. 18) if the run says so. A model that reads text comes with its tokenizer.
     """
+    if is_text_model(run["model"]):
+        chosen = {name: run[name] for name in ("weights", "init_seed", "device")}
+        return load_text_model(run["model"], **chosen)
     if run.get("lora_rank", 0):
         require_peft()
     labelled = run["dataset"] if {"components", "head"} & set(run) else run["target"] if "factors" in run else ""
@@ -65,14 +68,15 @@ def open_set(run: Run, name: str, size: int) -> ImageSet:
     return images.open_images(name, size=size, seed=run.get("seed", 0), download=run["download"])
 
 
-def plasticity_run(run: Run, loaded: LoadedModel, progress: Progress | None = None) -> xr.Dataset:
+def plasticity_run(run: Run, loaded: LoadedModel | LoadedText, progress: Progress | None = None) -> xr.Dataset:
     """Rates of change of every component on the run's pairs, one value a pair (kind "plasticity")."""
-    return _on_pairs(measure, run, loaded, progress)
+    own = {"gated": run.get("fc1", "both"), "mha_input": run.get("mha_input", "embedding")}
+    return _on_pairs(measure, run, loaded, progress, **own)
 
 
-def bounds_run(run: Run, loaded: LoadedModel, progress: Progress | None = None) -> xr.Dataset:
-    """Bounds of every component, for the tokens of the images that the same pairs use (kind "bounds")."""
-    source, target, source_index, target_index = _pairs(run, loaded.img_size)
+def bounds_run(run: Run, loaded: LoadedModel | LoadedText, progress: Progress | None = None) -> xr.Dataset:
+    """Bounds of every component, for the tokens of the images or texts that the same pairs use (kind "bounds")."""
+    source, target, source_index, target_index = _pairs(run, loaded)
     sides = [(source, source_index), (target, target_index)]
     statistics = token_statistics(loaded, sides, batch_size=run["batch_size"], progress=progress)
     return bounds(loaded.model, statistics).assign_attrs(loaded.provenance)
@@ -85,7 +89,7 @@ def theory_run(run: Run, loaded: LoadedModel, progress: Progress | None = None) 
 
 def gradients_run(run: Run, loaded: LoadedModel, progress: Progress | None = None) -> xr.Dataset:
     """Gradient norms and rescalings of the model with a new head, on the run's pairs (kind "gradients")."""
-    source, target, source_index, target_index = _pairs(run, loaded.img_size)
+    source, target, source_index, target_index = _pairs(run, loaded)
     sides = {"source": (source, source_index), "target": (target, target_index)}
     found = gradients_survey(
         loaded,
@@ -112,7 +116,10 @@ def finetune_run(run: Run, loaded: LoadedModel, origin: Origin, progress: Progre
     """One finetuning run from `origin`, the state that `loaded.model` had when it was loaded (kind "finetune")."""
     splits = splits_of(run, loaded.img_size, origin)
     look = Plasticity(run, loaded, origin) if run["plasticity_pairs"] else None
-    found = finetune(origin, *splits, Recipe.from_run(run), prepare=loaded.prepare, progress=progress, look=look)
+    means = {name: run[name] for name in ("workers", "memory_gib")}
+    found = finetune(
+        origin, *splits, Recipe.from_run(run), **means, prepare=loaded.prepare, progress=progress, look=look
+    )
     own = {name: run[name] for name in ("per_class", "plasticity_pairs")} | {"rescale": run["rescale"] or "none"}
     return found.assign_attrs(loaded.provenance | own, per_class_counts=counts_in_words(splits[0]))
 
@@ -150,7 +157,7 @@ def depth_run(run: Run, loaded: LoadedModel, progress: Progress | None = None) -
     """Linear probes of the frozen model after each point of every block (kind "depth")."""
     set_ = open_set(run, run["dataset"], loaded.img_size)
     train, test = _first(set_.train, run["train_images"]), _first(set_.test, run["test_images"])
-    options = {name: run[name] for name in ("features", "c", "max_iter", "batch_size")}
+    options = {name: run[name] for name in ("features", "c", "max_iter", "batch_size", "view", "view_batch", "seed")}
     return depth_probe(loaded, train, test, **options, progress=progress).assign_attrs(loaded.provenance)
 
 
@@ -285,7 +292,7 @@ def _on_pairs(
     take: Callable[..., xr.Dataset], run: Run, loaded: LoadedModel, progress: Progress | None, **more: Any
 ) -> xr.Dataset:
     """What `measure` or `survey` finds on the run's pairs, with the origin of the weights."""
-    source, target, source_index, target_index = _pairs(run, loaded.img_size)
+    source, target, source_index, target_index = _pairs(run, loaded)
     found = take(
         loaded,
         source,
@@ -301,7 +308,13 @@ def _on_pairs(
     return found.assign_attrs(loaded.provenance)
 
 
-def _pairs(run: Run, size: int) -> tuple[ImageSplit, ImageSplit, Any, Any]:
-    source, target = open_set(run, run["source"], size).source, open_set(run, run["target"], size).test
-    design = run.get("design", "disjoint")
-    return source, target, *pair_indices(len(source), len(target), run["pairs"], design, run["seed"])
+def _pairs(run: Run, loaded: LoadedModel | LoadedText) -> tuple[ImageSplit | texts.TextSplit, ...]:
+    """Source and target side, and the positions of the images or texts of each pair."""
+    if isinstance(loaded, LoadedText):
+        how = {"tokens": run["tokens"], "padding": run.get("padding", "excluded")}
+        source, target = (texts.open_texts(run[side], loaded.tokenizer, **how) for side in ("source", "target"))
+    else:
+        source = open_set(run, run["source"], loaded.img_size).source
+        target = open_set(run, run["target"], loaded.img_size).test
+    in_file = (source.file_order(), target.file_order()) if run.get("order") == "file" else None
+    return source, target, *pairs_of(run, len(source), len(target), in_file)

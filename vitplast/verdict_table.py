@@ -11,7 +11,7 @@ import xarray as xr
 
 from vitplast.analysis.clusters import cluster_means
 from vitplast.analysis.grid import grid
-from vitplast.analysis.selection import MAIN
+from vitplast.analysis.study import MAIN
 from vitplast.analysis.tables import best_rate, probe_accuracy
 from vitplast.claims import verdicts
 from vitplast.claims_finetuning import by_dataset
@@ -24,26 +24,33 @@ from vitplast.rescale.change import moved_parts
 #: Kinds of results that the rules read.
 KINDS = ("plasticity", "bounds", "finetune", "theory", "gradients", "probe")
 #: Defaults of what a result may lack, being older than the option.
-ABSENT = {"rescale": "", "lora_rank": 0, "per_class": 0, "plasticity_pairs": 0, "weights": "auto"}
+ABSENT = {
+    "rescale": "", "lora_rank": 0, "per_class": 0, "plasticity_pairs": 0, "weights": "auto", "experiment": MAIN,
+}  # fmt: skip
+#: Experiments whose runs the rules read, by kind; those of other ones vary what the rules take as given.
+READ = {
+    "plasticity": ("plasticity", "rescaling"), "bounds": ("bounds",), "theory": ("theory",),
+    "gradients": ("gradients",), "probe": ("probe", "probing"),
+}  # fmt: skip
 
 Gathered = Mapping[str, xr.Dataset | None]
 
 
 def verdict_table(
-    results: Gathered, model: str, *, img_size: int = 56, draws: int = 2000, seed: int = 0
+    results: Gathered, model: str, *, img_size: int | None = None, draws: int = 2000, seed: int = 0
 ) -> pd.DataFrame:
     """C1 to C10 of one model from results of all models: columns of `vitplast.claims.verdicts`, one row a claim.
 
-    Finetuning counts in the main grid alone (`vitplast.analysis.selection.MAIN`), on the seeds that are whole
-    (`whole_seeds`). For C10, components that a rescaling leaves alone take their runs from the model as it is
-    (`with_unmoved`), which is judged again on the seeds of the rescaled runs, so that seeds make no difference.
+    Finetuning counts in the experiment `main` alone, on the seeds that are whole (`whole_seeds`). For C10, components
+    that a rescaling leaves alone take their runs from the model as it is (`with_unmoved`), which is judged again on the
+    seeds of the rescaled runs, so that seeds make no difference.
 
     Parameters
     ----------
     results
         Kind to gathered runs of any models, None or absent where there are none.
     model, img_size
-        Which runs count; those with random weights do not.
+        Which runs count, see `of_model`; None for any size.
     draws, seed
         As `vitplast.claims.verdicts`.
 
@@ -65,7 +72,7 @@ def verdict_table(
     return table
 
 
-def evidence(results: Gathered, model: str, *, img_size: int = 56, rescale: str = "") -> Evidence:
+def evidence(results: Gathered, model: str, *, img_size: int | None = None, rescale: str = "") -> Evidence:
     """The tables behind C4 to C7 of one model in its main grid, or of one of its rescalings; see `Evidence`."""
     own = of_model(results, model, img_size=img_size)
     runs_of = main_runs(own["finetune"]) if not rescale else choose(with_unmoved(own["finetune"]), rescale=rescale)
@@ -74,8 +81,11 @@ def evidence(results: Gathered, model: str, *, img_size: int = 56, rescale: str 
     return gather_evidence(by_dataset(rates, rescale), runs_of, own["probe"], sizes)
 
 
-def of_model(results: Gathered, model: str, *, img_size: int = 56) -> dict[str, xr.Dataset | None]:
-    """All `KINDS`: the runs of one model with its own weights at one image size; None where there is none.
+def of_model(results: Gathered, model: str, *, img_size: int | None = None) -> dict[str, xr.Dataset | None]:
+    """All `KINDS`: the runs of one model (at one image size) that the rules read; None where there is none.
+
+    Of labelled runs (`vitplast.analysis.study.Study.label`) those of the experiments `READ`, and all finetuning runs;
+    of others all with weights that are not random.
 
     Raises
     ------
@@ -87,8 +97,14 @@ def of_model(results: Gathered, model: str, *, img_size: int = 56) -> dict[str, 
         raise InputError(f"no rule reads results of kind {', '.join(unknown)}; they read {', '.join(KINDS)}")
     found = {}
     for kind in KINDS:
-        ds = choose(results.get(kind), model=model, img_size=img_size)
-        found[kind] = None if ds is None else kept(ds, column(ds, "weights") != "random")
+        size = {} if img_size is None else {"img_size": img_size}
+        ds = choose(results.get(kind), model=model, **size)
+        if ds is None:
+            found[kind] = None
+        elif "experiment" not in ds.coords:
+            found[kind] = kept(ds, column(ds, "weights") != "random")
+        else:
+            found[kind] = choose(ds, experiment=READ[kind]) if kind in READ else ds
     return found
 
 
@@ -119,26 +135,28 @@ def kept(gathered: xr.Dataset, keep: np.ndarray) -> xr.Dataset | None:
     return gathered.isel(run=np.flatnonzero(keep)) if keep.any() else None
 
 
-def main_runs(finetune: xr.Dataset | None, **changes: Any) -> xr.Dataset | None:
-    """The runs of `MAIN` with some of its values changed, on the seeds that are whole."""
-    return whole_seeds(choose(finetune, **(MAIN | changes)))
+def main_runs(finetune: xr.Dataset | None, experiment: str = MAIN, **equal: Any) -> xr.Dataset | None:
+    """The runs of an experiment with these parameters, on the seeds that are whole."""
+    return whole_seeds(choose(finetune, experiment=experiment, **equal))
 
 
 def whole_seeds(finetune: xr.Dataset | None, components: Iterable[str] = COMPONENTS) -> xr.Dataset | None:
     """Runs of the pairs (dataset, seed) for which all components and rates were run, if there is such a pair.
 
     A grid that is still running has more seeds of one component than of another; a comparison of such means would be
-    one of seeds. What all means is what some dataset and seed has.
+    one of seeds. All rates means as many as some dataset and seed has of the component, since datasets may have rates
+    of their own.
     """
     if finetune is None:
         return None
-    cells, needed = {}, set()
+    cells: dict[tuple[str, int], dict[str, set[float]]] = {}
     place = list(zip(column(finetune, "dataset"), column(finetune, "seed"), strict=True))
     for where, name, lr in zip(place, column(finetune, "components"), column(finetune, "lr"), strict=True):
         if name in components:
-            cells.setdefault(where, set()).add((name, lr))
-            needed.add((name, lr))
-    whole = {where for where, there in cells.items() if there == needed}
+            cells.setdefault(where, {}).setdefault(name, set()).add(lr)
+    counts = {where: {name: len(rates) for name, rates in of.items()} for where, of in cells.items()}
+    needed = {c: max(of.get(c, 0) for of in counts.values()) for c in {c for of in counts.values() for c in of}}
+    whole = {where for where, there in counts.items() if there == needed}
     return kept(finetune, np.array([where in whole for where in place])) if whole else finetune
 
 
@@ -150,7 +168,7 @@ def with_unmoved(finetune: xr.Dataset | None) -> xr.Dataset | None:
     label. All are on the datasets and seeds that the rescaled runs have. None without rescaled runs.
     """
     every = [v for v in pd.unique(column(finetune, "rescale")) if v] if finetune is not None else []
-    rescaled = [main_runs(finetune, rescale=v) for v in every]
+    rescaled = [main_runs(finetune, "rescaling", rescale=v) for v in every]
     rescaled = {v: ds for v, ds in zip(every, rescaled, strict=True) if ds is not None}
     if not rescaled:
         return None
@@ -173,7 +191,9 @@ def labelled(gathered: xr.Dataset, rescale: str) -> xr.Dataset:
     return gathered.assign_coords(rescale=("run", np.full(gathered.sizes["run"], rescale, dtype=object)))
 
 
-def gain_errors(results: Gathered, model: str, datasets: Iterable[str], *, img_size: int = 56) -> xr.DataArray | None:
+def gain_errors(
+    results: Gathered, model: str, datasets: Iterable[str], *, img_size: int | None = None
+) -> xr.DataArray | None:
     """`s / sqrt(S) / probe`: standard error over seeds of the relative gain, as the mean over the sets of a cluster.
 
     Seeds share their split over corruptions of one set, so the errors of a cluster are averaged, not divided further.

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from vitplast.analysis.study import MAIN, span
 from vitplast.claims import verdicts
 from vitplast.claims_finetuning import by_dataset, finetuning_verdicts
 from vitplast.components import COMPONENTS
@@ -28,31 +29,48 @@ COLUMNS = ("group", "variant", "claim", "verdict", "number", "p", "datasets", "s
 
 @dataclass(frozen=True)
 class Group:
-    """One choice: its variants as changes to the main grid, and what must agree for two runs to be compared."""
+    """One choice: its variants, each an experiment and parameters of its runs, and what must agree to be compared."""
 
     name: str
     variants: Mapping[str, Mapping[str, Any]]
     alike: tuple[str, ...] = ("dataset", "components", "lr", "seed")
 
 
-#: Choices that were run again. Rates of AdamW are others than those of SGD by design, so only the rest must agree.
-GROUPS = (
-    Group("steps", {f"{n} steps": {"steps": n} for n in (40, 80, 160, 320)}),
-    Group("clipping", {"joint": {"clipping": "joint"}, "head apart": {"clipping": "separate"}}),
-    Group(
-        "optimizer", {"SGD": {"optimizer": "sgd"}, "AdamW": {"optimizer": "adamw"}}, ("dataset", "components", "seed")
-    ),
-    Group("training images", {"640": {}, "10 a class": {"per_class": 10, "train_images": 0}}),
-)
+def groups(finetune: xr.Dataset | None) -> list[Group]:
+    """Choices that were run again: steps, clipping, optimizer and training images, the main experiment first in each.
+
+    Variants are named by what the runs have: number of steps, of training images, of images of each class.
+    """
+    if finetune is None or "experiment" not in finetune.coords:
+        return []
+
+    def of(experiment: str, name: str) -> list[Any]:
+        runs = choose(finetune, experiment=experiment)
+        return [] if runs is None else sorted(set(column(runs, name).tolist()))
+
+    main, few = of(MAIN, "train_images"), of("low_data", "per_class")
+    steps = {f"{span(of(MAIN, 'steps'))} steps": {}}
+    steps |= {f"{n} steps": {"experiment": "budget", "steps": n} for n in of("budget", "steps")}
+    many = f"{main[0]}" if len(main) == 1 and main[0] else "all"
+    each = f"{few[0]} a class" if len(few) == 1 and few[0] else "few a class"
+    # Rates of AdamW are others than those of SGD by design, so only the rest must agree.
+    return [
+        Group("steps", steps),
+        Group("clipping", {"joint": {}, "head apart": {"experiment": "clipping"}}),
+        Group("optimizer", {"SGD": {}, "AdamW": {"experiment": "adamw"}}, ("dataset", "components", "seed")),
+        Group("training images", {many: {}, each: {"experiment": "low_data"}}),
+    ]
 
 
-def variations(results: Gathered, model: str, *, img_size: int = 56, draws: int = 2000, seed: int = 0) -> pd.DataFrame:
+def variations(
+    results: Gathered, model: str, *, img_size: int | None = None, draws: int = 2000, seed: int = 0
+) -> pd.DataFrame:
     """Verdicts of one model under each variant of each choice, one row a claim: columns `COLUMNS`.
 
     The first variant of a group is the main experiment cut down to what the others have: the same datasets, components,
     learning rates and seeds. So within a group verdicts differ by the choice alone; between groups also by the number
     of datasets and seeds. Groups: selection (rate chosen on validation or on test accuracy), convention (common or in
-    situ decides), those of `GROUPS`, and parametrisation. A group with fewer than two variants has no rows.
+    situ decides), those of `groups`, and parametrisation. A group with fewer than two variants has no rows.
 
     Parameters
     ----------
@@ -74,7 +92,7 @@ def variations(results: Gathered, model: str, *, img_size: int = 56, draws: int 
         one = {k: _of_convention(own[k], convention) for k in ("bounds", "theory")}
         one |= {"plasticity": _of_convention(rates, convention), "gradients": own["gradients"], "probe": own["probe"]}
         rows += _rows("convention", convention, OF_CONVENTION, main, verdicts(finetune=main, **one, **how))
-    for group in GROUPS:
+    for group in groups(own["finetune"]):
         for variant, cut in comparable(own["finetune"], group).items():
             rows += _rows(group.name, variant, TRAINED, cut, _trained(own, rates, cut, how))
     rows += _rescaled(own, how)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +11,7 @@ import xarray as xr
 
 from vitplast.analysis.ablations import agreement, ranks
 from vitplast.analysis.claim_signs import same_sign
-from vitplast.analysis.selection import MAIN, model_name
+from vitplast.analysis.selection import model_name
 from vitplast.components import COMPONENTS
 
 DASH = "–"
@@ -24,30 +23,18 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def progress(gathered: xr.Dataset | None, plan: pd.DataFrame, **changes: Any) -> str:
-    """Runs that are there of those planned, as "12 of 48", with the parameters of the main grid but for `changes`.
+def progress(gathered: xr.Dataset | None, plan: pd.DataFrame) -> str:
+    """Runs that are there of those planned, as "12 of 48"; they are found by their keys.
 
     Parameters
     ----------
     gathered : Dataset
-        Kind finetune along `run`; None where nothing is there.
+        Along `run`; None where nothing is there.
     plan : DataFrame
-        From `vitplast.analysis.selection.planned`.
+        From `vitplast.analysis.study.Study.planned`.
     """
-    wanted = MAIN | changes
-    names = [n for n in wanted if n in plan]
-    there = 0
-    if gathered is not None:
-        frame = pd.DataFrame({n: gathered[n].values for n in names if n in gathered.coords})
-        there = len(_matching(frame, wanted))
-    return f"{there} of {len(_matching(plan[names], wanted))}"
-
-
-def _matching(frame: pd.DataFrame, wanted: Mapping[str, Any]) -> pd.DataFrame:
-    for name in frame.columns:
-        value = wanted[name]
-        frame = frame[frame[name].isin(list(value) if isinstance(value, (tuple, list)) else [value])]
-    return frame
+    there = 0 if gathered is None else int(np.isin(gathered["run_key"].values, plan["run_key"].values).sum())
+    return f"{there:,} of {len(plan):,}"
 
 
 def order_text(accuracy: xr.DataArray, components: tuple[str, ...] = COMPONENTS) -> str:

@@ -13,7 +13,8 @@ import pandas as pd
 import xarray as xr
 from scipy import stats
 
-from vitplast.analysis.selection import MAIN, varied
+from vitplast.analysis.selection import of_experiment, varied
+from vitplast.analysis.study import MAIN
 from vitplast.analysis.tables import best_rate, gap
 from vitplast.analysis.tests import DIGITS, holm
 from vitplast.components import CONFIGURATIONS
@@ -23,25 +24,18 @@ from vitplast.errors import InputError, UnknownNameError
 RATES = ("shared", "own")
 
 
-def setting(gathered: xr.Dataset | None, model: str, **changes: Any) -> xr.Dataset | None:
-    """`vitplast.analysis.selection.varied`, or None where no run has these parameters yet.
+def setting(gathered: xr.Dataset | None, model: str, experiment: str = MAIN, **equal: Any) -> xr.Dataset | None:
+    """`vitplast.analysis.selection.varied`, or None where the experiment has no run with these parameters yet.
 
     Raises
     ------
     InputError
-        As `varied`, if the runs found differ in a further parameter, or a change names no parameter.
+        As `varied`, if the runs found differ in a further parameter.
+    UnknownNameError
+        If `equal` names no parameter.
     """
-    if gathered is None:
-        return None
-    keep = np.ones(gathered.sizes["run"], dtype=bool)
-    for name, value in ({"model": model} | MAIN | changes).items():
-        if name not in gathered.coords:  # as for options that came later: `varied` knows what they were
-            continue
-        values = gathered[name].values
-        unsaid = values == "" if values.dtype.kind in "UOT" else ~(values >= 0)
-        allowed = list(value) if isinstance(value, (tuple, list)) else [value]
-        keep &= np.isin(values, allowed) | (unsaid if name not in changes else False)
-    return varied(gathered, model, **changes) if keep.any() else None
+    runs = of_experiment(gathered, experiment, model=model, **equal)
+    return None if runs is None else varied(runs, model, experiment, **equal)
 
 
 def as_configuration(grid: xr.Dataset | None, configuration: str, name: str) -> xr.Dataset | None:

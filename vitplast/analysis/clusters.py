@@ -13,10 +13,14 @@ from vitplast.errors import InputError, UnknownNameError
 PAPER_CLUSTERS = {
     name: "Cifar10" for name in ("Contrast", "Gaussian noise", "Motion blur", "Snow", "Speckle noise")
 }  # fmt: skip
+#: Sets whose published files show the test images of another set.
+SAME_IMAGES = {"cifar10_c": "cifar10", "cifar100_c": "cifar100"}
 
 
 def cluster_of(dataset: str) -> str:
     """`SET:CORRUPTION:SEVERITY -> SET`; the names of the paper's table by `PAPER_CLUSTERS`; others are their own.
+
+    The published corrupted sets belong to the set they were made of, both divisions of a DomainNet domain together.
 
     Source: section 4 of the decision rules (CIFAR-10 and its corruptions share images).
 
@@ -29,13 +33,17 @@ def cluster_of(dataset: str) -> str:
     --------
     >>> cluster_of("photocrops:snow:5"), cluster_of("Snow"), cluster_of("digits"), cluster_of("folder:cats")
     ('photocrops', 'Cifar10', 'digits', 'folder:cats')
+    >>> cluster_of("cifar10_c:snow:5"), cluster_of("domainnet_sketch_official")
+    ('cifar10', 'domainnet_sketch')
     """
     if not isinstance(dataset, str) or not dataset:
         raise InputError(f"the name of an image set must be text, got {dataset!r}")
     if dataset in PAPER_CLUSTERS:
         return PAPER_CLUSTERS[dataset]
     first, *rest = dataset.split(":")
-    return ":".join([first, *rest[:1]]) if first == "folder" else first
+    if first == "folder":
+        return ":".join([first, *rest[:1]])
+    return SAME_IMAGES.get(first, first.removesuffix("_official"))
 
 
 def clusters(datasets: Sequence[str]) -> list[str]:

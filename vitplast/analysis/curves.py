@@ -62,7 +62,7 @@ def early_norm(grid: xr.Dataset, steps: int = 100, norm: str = "gradient_norm") 
 
     A head of zeros passes no gradient back, and with a warm-up the rate of step 0 is 0, so component norms start with
     zeros: first is the first norm above 0, and zeros before it do not enter the mean. Per run, then mean over seeds;
-    fewer steps are used where a run has fewer.
+    fewer steps are used where a run has fewer, or logged fewer of them.
 
     Returns
     -------
@@ -79,7 +79,7 @@ def early_norm(grid: xr.Dataset, steps: int = 100, norm: str = "gradient_norm") 
         raise InputError(f"steps must be at least 1, got {steps}")
     if norm not in grid:
         raise UnknownNameError("gradient norm", norm, [n for n in BY_STEP if n in grid])
-    values = grid[norm].sortby("step").isel(step=slice(0, steps))
+    values = first_steps(grid[norm].sortby("step"), steps)
     positive = values > 0
     begun = positive.cumsum("step") > 0
     at = positive.argmax("step")
@@ -95,6 +95,13 @@ def early_norm(grid: xr.Dataset, steps: int = 100, norm: str = "gradient_norm") 
     for name, text in (("first", "first gradient norm above 0"), ("mean", f"mean of the first {steps} steps")):
         table[name].attrs = {"units": "1", "long_name": text}
     return table
+
+
+def first_steps(curve: xr.DataArray, steps: int) -> xr.DataArray:
+    """`curve_t, t < steps`, of the steps that were logged; without labels of steps the first ones."""
+    if "step" not in curve.coords:
+        return curve.isel(step=slice(steps))
+    return curve.isel(step=np.flatnonzero(curve["step"].values < steps))
 
 
 def over_sets(curve: xr.DataArray, how: str = "geometric") -> xr.DataArray:

@@ -100,6 +100,26 @@ def place_from_others(table: xr.Dataset) -> xr.Dataset:
     return _at(table, (accuracy.sum("dataset") - accuracy) / (count - 1))
 
 
+def as_probes(gathered: xr.Dataset) -> xr.Dataset:
+    """The probes at the reported place (`REPORTED` of the last block), in the form of gathered results of kind probe.
+
+    Parameters
+    ----------
+    gathered : Dataset
+        Kind depth along `run`; models may have different numbers of blocks.
+
+    Returns
+    -------
+    Dataset along `run` with test_accuracy, a fraction, n_test and the coordinates of the runs.
+    """
+    one = gathered["test_accuracy"].sel(point=REPORTED, drop=True).transpose("run", "layer")
+    last = one.sizes["layer"] - 1 - one.notnull().values[:, ::-1].argmax(axis=1)
+    values = one.values[np.arange(one.sizes["run"]), last]
+    kept = {n: c for n, c in gathered.coords.items() if c.dims in ((), ("run",)) and n != "point"}
+    found = xr.Dataset({"test_accuracy": ("run", values), "n_test": gathered["n_test"]}).assign_coords(kept)
+    return found.drop_vars("layer", errors="ignore").assign_attrs(gathered.attrs | {"kind": "probe"})
+
+
 def _at(table: xr.Dataset, score: xr.DataArray) -> xr.Dataset:
     """Accuracy at the place with the largest score of each image set, and its difference to the reported one."""
     flat = score.transpose("dataset", *PLACE).values.reshape(table.sizes["dataset"], -1)

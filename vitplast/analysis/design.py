@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
-from vitplast.analysis.selection import MAIN
+from vitplast.analysis.study import EXPERIMENTS
 from vitplast.components import CONFIGURATIONS
-from vitplast.errors import InputError
 
 #: The paper's main experiment as its public code runs it, by aspect (arXiv:2602.06883).
 PAPER_DESIGN: Mapping[str, str] = {
@@ -27,56 +25,29 @@ PAPER_DESIGN: Mapping[str, str] = {
     "rate chosen on": "test accuracy",
     "precision": "float32",
 }
-#: Parts of the profile beside the main grid, each with the test of a run that belongs to it; the first that fits.
-PARTS: Mapping[str, Any] = {
-    "rescaled weights": lambda run: bool(run["rescale"]),
-    "plasticity before and after": lambda run: run["plasticity_pairs"] > 0,
-    "LoRA": lambda run: run["lora_rank"] > 0,
-    "AdamW": lambda run: run["optimizer"] != MAIN["optimizer"],
-    "low data": lambda run: run["per_class"] > 0,
-    "larger images": lambda run: run["img_size"] != MAIN["img_size"],
-    "separate clipping": lambda run: run["clipping"] != MAIN["clipping"],
-    "more steps": lambda run: run["steps"] != MAIN["steps"],
-    "two components together": lambda run: "+" in run["components"],
-    "main grid": lambda run: True,
-}
-MAIN_PART = "main grid"
 
 
-def part_of(run: Mapping[str, Any]) -> str:
-    """`PARTS`: the part of the experiment that a finetuning run belongs to, by its parameters."""
-    return next(name for name, belongs in PARTS.items() if belongs(run))
-
-
-def progress(plan: pd.DataFrame, missing: list[str], keys: list[str]) -> pd.DataFrame:
-    """Runs finished of runs planned, by model and part of the experiment.
+def progress(plan: pd.DataFrame, missing: Collection[str]) -> pd.DataFrame:
+    """Runs finished of runs planned, by model and experiment.
 
     Parameters
     ----------
     plan : DataFrame
-        One planned finetuning run a row, with its parameters.
-    missing, keys
-        Keys of the planned runs that are not there, and the key of every row of `plan`.
+        Planned finetuning runs, from `vitplast.analysis.study.Study.planned`.
+    missing
+        Keys of the planned runs that are not there.
 
     Returns
     -------
-    DataFrame with columns model, part, finished, planned; parts in the order of `PARTS`, the main grid first.
-
-    Raises
-    ------
-    InputError
-        If there is not one key a row.
+    DataFrame with columns model, experiment, part (the experiment in words), finished, planned; experiments in the
+    order of `vitplast.analysis.study.EXPERIMENTS`, the main one first, then others as they appear.
     """
-    if len(keys) != len(plan):
-        raise InputError(f"{len(plan)} runs need as many keys, got {len(keys)}")
-    table = pd.DataFrame({
-        "model": plan["model"].to_numpy(), "part": [part_of(run) for run in plan.to_dict("records")],
-        "finished": ~np.isin(keys, missing),
-    })  # fmt: skip
-    counts = table.groupby(["model", "part"], sort=False)["finished"].agg(["sum", "size"]).reset_index()
+    table = plan[["model", "experiment"]].assign(finished=~np.isin(plan["run_key"], list(missing)))
+    counts = table.groupby(["model", "experiment"], sort=False)["finished"].agg(["sum", "size"]).reset_index()
     counts = counts.rename(columns={"sum": "finished", "size": "planned"})
-    order = [MAIN_PART, *(p for p in PARTS if p != MAIN_PART)]
-    counts["place"] = counts["part"].map(order.index)
+    order = list(dict.fromkeys([*EXPERIMENTS, *counts["experiment"]]))
+    counts.insert(2, "part", [EXPERIMENTS.get(e, e or "of no experiment") for e in counts["experiment"]])
+    counts["place"] = counts["experiment"].map(order.index)
     return counts.sort_values("place", kind="stable").drop(columns="place").reset_index(drop=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import fields
 from typing import Any
 
@@ -10,6 +11,7 @@ import xarray as xr
 
 from vitplast.components import CONFIGURATIONS
 from vitplast.errors import InputError, UnknownNameError
+from vitplast.images import describe
 from vitplast.parameters import FinetuneParameters
 
 #: What the grid is over; every other parameter must be one and the same in all runs.
@@ -19,6 +21,11 @@ PARAMETERS = tuple(
     for f in fields(FinetuneParameters)
     if f.metadata["key"] and (name := FinetuneParameters.swept.get(f.name, f.name)) not in AXES
 )
+#: What may depend on the image set, since no comparison within one is then one of several settings.
+BY_SET = (
+    "steps", "warmup", "evaluations", "validate_every", "log_every", "accumulation", "per_class", "train_images",
+    "validation_images", "test_images",
+)  # fmt: skip
 CELL = ("dataset", "configuration", "rate", "seed")
 #: How results keep yes and no.
 WORDS = {True: "yes", False: "no"}
@@ -43,7 +50,8 @@ def grid(gathered: xr.Dataset, **equal: Any) -> xr.Dataset:
     equal
         Values of parameters by name, as `model="..."`, `steps=200`; runs with others are left out. A tuple or list
         allows each of its values. `chance`, a mapping from image set to accuracy, is no parameter but takes the place
-        of 1 / classes, where the classes are read off the loss that a head of zeros starts with (`ln classes`).
+        of 1 / classes, where the classes are read off the loss that a head of zeros starts with (`ln classes`); with
+        another head those of the image set are taken.
 
     Returns
     -------
@@ -52,15 +60,16 @@ def grid(gathered: xr.Dataset, **equal: Any) -> xr.Dataset:
     step); validation_loss, validation_accuracy_curve (..., evaluation); lr (dataset, configuration, rate), sorted, NaN
     where there are fewer; n_test and chance (dataset); component_parameters (configuration), the smallest where image
     sets differ (their heads do). Accuracies are fractions, losses in nat. Attributes: what all runs share, runs, and
-    missing, the number of cells without a run among those that have a learning rate.
+    missing, the number of cells without a run among those that have a learning rate. Parameters of `BY_SET` that differ
+    between image sets, and in no image set, are coordinates along dataset.
 
     Raises
     ------
     UnknownNameError
         If `equal` names no parameter.
     InputError
-        If no run is left, parameters other than the axes still differ, a cell has two runs, an image set has several
-        numbers of test images, or a failed run's chance accuracy is unknown.
+        If no run is left, parameters other than the axes still differ (those of `BY_SET` within an image set), a cell
+        has two runs, an image set has several numbers of test images, or a failed run's chance accuracy is unknown.
     """
     chance = equal.pop("chance", None) or {}
     runs = _chosen(gathered, equal)
@@ -110,7 +119,11 @@ def grid(gathered: xr.Dataset, **equal: Any) -> xr.Dataset:
             least.values.astype(float),
             {"units": "1", "long_name": "parameters"},
         )
-    kept = {n: runs[n].values.tolist()[0] for n in PARAMETERS if n in runs.coords}
+    shared = [n for n in PARAMETERS if n in runs.coords]
+    differing = {n: _of_sets(runs, n, datasets) for n in BY_SET if n in shared and len(np.unique(runs[n].values)) > 1}
+    by_set = {n: values for n, values in differing.items() if None not in values}
+    table = table.assign_coords({n: ("dataset", values) for n, values in by_set.items()})
+    kept = {n: runs[n].values.tolist()[0] for n in shared if n not in by_set}
     missing = int((np.isfinite(lr)[..., None] & ~there).sum())
     return table.assign_attrs(gathered.attrs | kept | {"runs": int(there.sum()), "missing": missing})
 
@@ -129,13 +142,24 @@ def _chosen(gathered: xr.Dataset, equal: dict[str, Any]) -> xr.Dataset:
             there = ", ".join(sorted({str(v) for v in gathered[name].values.tolist()}))
             raise InputError(f"no run with {name} {value!r} and what was asked for before it; there are {there}")
     runs = gathered.isel(run=np.flatnonzero(keep)).load()
-    values = {n: sorted({str(v) for v in runs[n].values.tolist()}) for n in PARAMETERS if n in known and n not in equal}
-    several = [f"{n}={' or '.join(v)}" for n, v in values.items() if len(v) > 1]
+    several = []
+    for name in [n for n in PARAMETERS if n in known and n not in equal]:
+        sets = list(dict.fromkeys(runs["dataset"].values.tolist())) if name in BY_SET else []
+        if name in BY_SET and None not in _of_sets(runs, name, sets):
+            continue
+        values = sorted({str(v) for v in runs[name].values.tolist()})
+        several += [f"{name}={' or '.join(values)}"] if len(values) > 1 else []
     if several:
         raise InputError(
             f"the runs differ in more than image set, components, lr and seed; choose {', '.join(several)}"
         )
     return runs
+
+
+def _of_sets(runs: xr.Dataset, name: str, datasets: list[str]) -> list[Any]:
+    """The value of a parameter on each image set; None where runs on one differ in it."""
+    found = [set(runs[name].values[runs["dataset"].values == d].tolist()) for d in datasets]
+    return [values.pop() if len(values) == 1 else None for values in found]
 
 
 def _with_defaults(gathered: xr.Dataset) -> xr.Dataset:
@@ -177,9 +201,13 @@ def _chance(runs: xr.Dataset, dataset: str, given: dict[str, float]) -> float:
     if dataset in given:
         return float(given[dataset])
     chosen = runs["dataset"].values == dataset
-    if "head_init" not in runs.coords or "train_loss" not in runs:
-        return np.nan
-    chosen &= runs["head_init"].values == "zero"
-    first = runs["train_loss"].transpose("run", "step").values[chosen, 0]
-    first = first[np.isfinite(first)]
-    return 1.0 / round(float(np.exp(np.median(first)))) if len(first) else np.nan
+    first = np.array([])
+    if "head_init" in runs.coords and "train_loss" in runs:
+        chosen &= runs["head_init"].values == "zero"
+        first = runs["train_loss"].transpose("run", "step").values[chosen, 0]
+        first = first[np.isfinite(first)]
+    if len(first):
+        return 1.0 / round(float(np.exp(np.median(first))))
+    with contextlib.suppress(InputError):  # no set of that name, or a folder that is not here
+        return 1.0 / classes if (classes := describe(dataset)["classes"]) else np.nan
+    return np.nan

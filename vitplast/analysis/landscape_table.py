@@ -14,7 +14,7 @@ WITHIN = 0.2
 
 
 def curvature(loss: xr.DataArray, within: float = WITHIN) -> xr.Dataset:
-    """`L(u, v) = a + s_u u + s_v v + (h_u u^2 + h_v v^2) / 2 + m u v`, least squares on |u|, |v| <= `within`.
+    """`L(u, v) = a + s_u u + s_v v + (h_u u^2 + h_v v^2) / 2 + m u v`, least squares with u, v up to `within`.
 
     On a grid that is symmetric about 0 cubic terms of the loss change the slopes, and not the curvatures; quartic ones
     change the curvatures.

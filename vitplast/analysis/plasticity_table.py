@@ -19,8 +19,9 @@ from vitplast.estimate import layer_mean, plasticity, resampled_means
 
 #: Rank that the paper's bounds give each component, 1 the most plastic; the x axis of its figures.
 THEORETICAL_RANK = {name: len(ORDER) - i for i, name in enumerate(ORDER)}
-#: What the runs of the table are, where nothing else is asked for.
-PLAIN: Mapping[str, Any] = {"img_size": 56, "rescale": "", "weights": "auto"}
+#: Experiments that measure models as they are; of runs that say of no experiment, what such runs have.
+EXPERIMENTS = ("plasticity", "plasticity_others")
+PLAIN: Mapping[str, Any] = {"rescale": "", "weights": "auto"}
 
 
 def plasticity_table(gathered: xr.Dataset, model: str, **equal: Any) -> xr.Dataset:
@@ -33,18 +34,21 @@ def plasticity_table(gathered: xr.Dataset, model: str, **equal: Any) -> xr.Datas
     Parameters
     ----------
     gathered : Dataset
-        Kind plasticity along `run`.
+        Kind plasticity along `run`; of runs with a coordinate `experiment` those of `EXPERIMENTS` count.
     model : str
         Its name.
     equal
-        Parameters of the runs by name, over those of `PLAIN`.
+        Parameters of the runs by name; over those of `PLAIN` where the runs say of no experiment.
 
     Raises
     ------
     InputError
         If no run is left, or a task is there twice.
     """
-    wanted = {"model": model} | dict(PLAIN) | equal
+    labelled = "experiment" in gathered.coords
+    wanted = {"model": model} | ({} if labelled else dict(PLAIN)) | equal
+    if labelled:
+        gathered = gathered.isel(run=np.flatnonzero(np.isin(gathered["experiment"].values.astype(str), EXPERIMENTS)))
     rows: dict[str, xr.Dataset] = {}
     given = [json.loads(text) for text in gathered["params_json"].values.tolist()]
     keep = [i for i, one in enumerate(given) if all(one.get(n, PLAIN.get(n)) == v for n, v in wanted.items())]

@@ -1,8 +1,7 @@
-"""Which runs belong together: those of the main grid, those that change one thing, and those that were planned."""
+"""Which gathered runs belong together: those of an experiment, as a grid; and the short names of models."""
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -10,32 +9,32 @@ import pandas as pd
 import xarray as xr
 
 from vitplast.analysis.grid import CELL, grid
-from vitplast.components import CONFIGURATIONS
-from vitplast.errors import UnknownNameError
+from vitplast.analysis.study import MAIN
+from vitplast.errors import InputError, UnknownNameError
 from vitplast.models import PACKAGED
-from vitplast.parameters import KINDS
-from vitplast.runs.plan import load_profile
+from vitplast.models.text_names import FOLDER, folder_of
+from vitplast.models.tiny import is_tiny, real_name
 
-#: What the runs of the main grid of profile laptop have in common; what they differ in is the grid.
-MAIN: dict[str, Any] = {
-    "components": CONFIGURATIONS,
-    "img_size": 56,
-    "optimizer": "sgd",
-    "steps": 40,
-    "clipping": "joint",
-    "train_images": 640,
-    "per_class": 0,
-    "lora_rank": 0,
-    "rescale": "",
-    "plasticity_pairs": 0,
+#: Short names of models: those that come with the project, and those of the paper.
+MODEL_NAMES = {
+    PACKAGED: "DINOv2 ViT-S/14",
+    "vit_micro_patch14_56.fashion_mnist": "own ViT",
+    "vit_base_patch16_224.orig_in21k": "ViT-B/16",
+    "vit_large_patch16_224.orig_in21k": "ViT-L/16",
+    "vit_huge_patch14_224.orig_in21k": "ViT-H/14",
+    "vit_small_patch16_dinov3.lvd1689m": "DINOv3 ViT-S/16",
+    "vit_huge_plus_patch16_dinov3.lvd1689m": "DINOv3 ViT-H+/16",
+    "vit_7b_patch16_dinov3.lvd1689m": "DINOv3 ViT-7B/16",
+    "vit_base_patch16_224.mae": "MAE ViT-B/16",
+    "vit_large_patch16_224.mae": "MAE ViT-L/16",
+    "vit_huge_patch14_224.mae": "MAE ViT-H/14",
+    "gpt2": "GPT-2",
 }
-#: Short names of the models that come with the project.
-MODEL_NAMES = {PACKAGED: "DINOv2 ViT-S/14", "vit_micro_patch14_56.fashion_mnist": "own ViT"}
 ALONG = ("step", "evaluation")
 
 
-def models_of(gathered: xr.Dataset) -> list[str]:
-    """`{model of a run}`: the models of gathered runs, the packaged one first, the others as they appear."""
+def models_of(gathered: xr.Dataset | pd.DataFrame) -> list[str]:
+    """`{model of a run}`: the models of gathered or planned runs, the packaged one first, the others as they appear."""
     found = list(dict.fromkeys(np.atleast_1d(gathered["model"].values).tolist()))
     return sorted(found, key=lambda name: name != PACKAGED)
 
@@ -47,71 +46,84 @@ def model_name(model: str) -> str:
     --------
     >>> model_name("vit_micro_patch14_56.fashion_mnist"), model_name("vit_tiny_patch16_224")
     ('own ViT', 'vit_tiny_patch16_224')
+    >>> model_name("tiny:vit_base_patch16_224.mae"), model_name("hf:some/folder")
+    ('tiny MAE ViT-B/16', 'hf:folder')
     """
+    if is_tiny(model):
+        return f"tiny {model_name(real_name(model))}"
+    if model.startswith(FOLDER):  # not where it is
+        return f"{FOLDER}{folder_of(model).name}"
     return MODEL_NAMES.get(model, model)
 
 
+def of_experiment(gathered: xr.Dataset | None, *experiments: str, **equal: Any) -> xr.Dataset | None:
+    """The runs of some experiments, with these parameters (a list or tuple allows each value); None if there is none.
+
+    Parameters
+    ----------
+    gathered : Dataset
+        Along `run`, labelled by `vitplast.analysis.study.Study.label`, as `vitplast.book.open_results` does.
+
+    Raises
+    ------
+    InputError
+        If the runs are not labelled.
+    UnknownNameError
+        If they have no such parameter.
+    """
+    if gathered is None:
+        return None
+    if "experiment" not in gathered.coords:
+        raise InputError("the runs say of no experiment; open them with vitplast.book.open_results")
+    keep = np.isin(gathered["experiment"].values.astype(str), experiments)
+    for name, value in equal.items():
+        if name not in gathered.coords:
+            raise UnknownNameError("parameter", name, map(str, gathered.coords))
+        values = np.broadcast_to(gathered[name].values, gathered.sizes["run"])
+        keep &= np.isin(values, list(value) if isinstance(value, (tuple, list)) else [value])
+    return gathered.isel(run=np.flatnonzero(keep)) if keep.any() else None
+
+
 def main_grid(gathered: xr.Dataset, model: str) -> xr.Dataset:
-    """The runs of the main grid of a model, as `vitplast.analysis.grid.grid`: `varied` with nothing changed."""
+    """The runs of the main experiment of a model, as `vitplast.analysis.grid.grid`."""
     return varied(gathered, model)
 
 
 def main_grids(gathered: xr.Dataset) -> dict[str, xr.Dataset]:
-    """`main_grid` by model, the packaged one first; models without a run in the main grid are left out."""
-    of_model = {m: gathered.isel(run=np.flatnonzero(gathered["model"].values == m)) for m in models_of(gathered)}
-    return {m: varied(runs, m) for m, runs in of_model.items() if _some(runs)}
+    """`main_grid` by model, the packaged one first; models without a run in the main experiment are left out."""
+    runs = of_experiment(gathered, MAIN)
+    return {} if runs is None else {m: varied(runs, m) for m in models_of(runs)}
 
 
-def varied(gathered: xr.Dataset, model: str, **changes: Any) -> xr.Dataset:
-    """`grid(gathered, model=model, MAIN | changes)`: the runs that differ from the main grid in `changes`.
+def varied(gathered: xr.Dataset, model: str, experiment: str = MAIN, **equal: Any) -> xr.Dataset:
+    """`grid(runs of the experiment, model=model, **equal)`.
 
     Steps and evaluations that none of these runs has (others that were gathered with them may be longer) are left out.
 
     Parameters
     ----------
     gathered : Dataset
-        Kind finetune along `run`.
-    changes
-        Parameters by name, as `steps=80` or `per_class=10, train_images=0`.
+        Kind finetune along `run`, labelled with experiments.
+    experiment : str
+        Its name in the profile.
+    equal
+        Parameters by name, as `steps=80`, where the runs of the experiment differ in them.
 
     Raises
     ------
     InputError
         UnknownNameError among them: if there is no such run, or a parameter not named differs among them, as `grid`.
     """
-    table = grid(gathered, **({"model": model} | MAIN | changes))
+    runs = of_experiment(gathered, experiment)
+    if runs is None:
+        there = ", ".join(dict.fromkeys(filter(None, gathered["experiment"].values.astype(str)))) or "none"
+        raise InputError(f"no run of the experiment {experiment!r}; there are runs of {there}")
+    table = grid(runs, model=model, **equal)
     for dim, name in zip(ALONG, ("train_loss", "validation_loss"), strict=True):
         if name in table:
             there = table[name].notnull().any([d for d in table[name].dims if d != dim])
             table = table.isel({dim: np.flatnonzero(there.values)})
     return table
-
-
-def planned(kind: str, profile: str = "laptop", **equal: Any) -> pd.DataFrame:
-    """One row a run that a profile asks for, with its parameters; `len(planned(...))` is their number.
-
-    Parameters
-    ----------
-    kind : str
-        finetune, probe, plasticity and so on.
-    profile : str
-        Name or path of a profile.
-    equal
-        Values of parameters by name, tuples and lists of allowed ones; `**MAIN` gives the main grid.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such kind, or `equal` names no parameter of it.
-    """
-    if kind not in KINDS:
-        raise UnknownNameError("kind", kind, KINDS)
-    table = _planned(kind, profile)
-    for name, value in equal.items():
-        if name not in table and len(table):
-            raise UnknownNameError("parameter", name, map(str, table.columns))
-        table = table[table[name].isin(list(value) if isinstance(value, (tuple, list)) else [value])]
-    return table.reset_index(drop=True)
 
 
 def whole(table: xr.Dataset, plan: pd.DataFrame) -> xr.DataArray:
@@ -122,7 +134,7 @@ def whole(table: xr.Dataset, plan: pd.DataFrame) -> xr.DataArray:
     table : Dataset
         From `main_grid` or `varied`.
     plan : DataFrame
-        Its rows of `planned`.
+        Its rows of `vitplast.analysis.study.Study.planned`.
     """
     counts = plan.groupby(["dataset", "components"]).size() if len(plan) else {}
     shape = table["finished"].isel(rate=0, seed=0, drop=True).transpose("dataset", "configuration")
@@ -134,20 +146,3 @@ def whole(table: xr.Dataset, plan: pd.DataFrame) -> xr.DataArray:
 def finished(table: xr.Dataset | None, plan: pd.DataFrame) -> str:
     """`N of M planned runs` in words; `table`: from `main_grid` or `varied`, None where there is none."""
     return f"{0 if table is None else table.attrs['runs']:,} of {len(plan):,} planned runs"
-
-
-@lru_cache(maxsize=8)
-def _planned(kind: str, profile: str) -> pd.DataFrame:
-    rows = [run for unit in load_profile(profile).units if unit.kind == kind for run in unit.runs.values()]
-    return pd.DataFrame(rows)
-
-
-def _some(runs: xr.Dataset) -> bool:
-    """Is there a run with the parameters of the main grid? Options that came later may be missing."""
-    keep = np.ones(runs.sizes["run"], dtype=bool)
-    for name, value in MAIN.items():
-        if name in runs.coords:
-            values = runs[name].values
-            known = values != "" if values.dtype.kind in "UOT" else values >= 0
-            keep &= ~known | np.isin(values, list(value) if isinstance(value, tuple) else [value])
-    return bool(keep.any())

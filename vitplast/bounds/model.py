@@ -1,4 +1,4 @@
-"""The bounds of every component of a timm model: reads the weights out and calls the functions of tensors."""
+"""The bounds of every component of a model: reads the weights out and calls the functions of tensors."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from vitplast.bounds.attention import (
     column_norms,
 )
 from vitplast.bounds.attention_ball import attention_bound
+from vitplast.bounds.attention_three import attention_rope_bound
 from vitplast.bounds.canonical import Canonical
 from vitplast.bounds.canonical import head_norms as form_norms
 from vitplast.bounds.layernorm import layernorm_bound, layernorm_coded, layernorm_constant
 from vitplast.bounds.linear import padded_norm, spectral_norm
-from vitplast.bounds.reading import ReadNorm, read_attention, read_linear, read_norm
+from vitplast.bounds.reading import ReadAttention, ReadNorm, read_attention, read_linear, read_norm
 from vitplast.components import COMPONENTS, Part, parts
 from vitplast.errors import NoBoundError, ShapeError
+from vitplast.layouts import layout_of
 from vitplast.once import once
 
 #: As the authors' script computes it; the same with heads cut where the forward pass cuts them; the paper's forms
@@ -47,13 +49,17 @@ def bounds(model: nn.Module, statistics: xr.Dataset, *, coded_radius: float | No
     MHA      quoted, mean radius      `paper_bias` at the largest radius               stacked (Theorem 12)
     ======== ======================== ================================================ ======================
 
+    FC1 of a gated MLP is the stack of its two projections, whose bound is the norm of the stacked weights. The new
+    bound of attention with rotary positions is that of Theorem 13, with a causal mask that of the first branch of
+    Theorem 10; the other forms of attention are not proved there.
+
     The authors' numbers belong to the common convention (their radius is that of the embedding); in situ they are
     NaN. What has no bound is NaN too, with the reason in attribute `no_bound`: JSON, component to reason to layers.
 
     Parameters
     ----------
     model
-        A plain timm vision transformer.
+        A model of one of the families of `vitplast.layouts`.
     statistics
         From `token_statistics`, over both sides of the pairs for which the bounds shall hold.
     coded_radius
@@ -73,7 +79,7 @@ def bounds(model: nn.Module, statistics: xr.Dataset, *, coded_radius: float | No
     HypothesisError
         If a radius or deviation is missing, not finite or negative.
     """
-    layout = parts(model)
+    layout, reading = parts(model), layout_of(model).reading(model)
     layers = sorted({p.layer for p in layout})
     if layers != statistics["layer"].values.tolist():
         raise ShapeError(f"the model has {len(layers)} blocks, the statistics {statistics.sizes['layer']}")
@@ -82,7 +88,7 @@ def bounds(model: nn.Module, statistics: xr.Dataset, *, coded_radius: float | No
     values, no_bound = np.full(shape, np.nan), {}
     for part in layout:
         at = (layers.index(part.layer), COMPONENTS.index(part.component))
-        for convention, variant, compute in _entries(part, statistics, coded_radius):
+        for convention, variant, compute in _entries(part, statistics, coded_radius, reading):
             try:
                 values[conventions.index(convention), VARIANTS.index(variant), *at] = compute()
             except NoBoundError as error:
@@ -128,8 +134,9 @@ def head_norms(model: nn.Module) -> xr.Dataset:
     NoBoundError
         If a block's attention is not timm's plain one; the message says why.
     """
-    attention = [p.module for p in parts(model) if p.component == "MHA"]
-    rows, columns = [form_norms(_form(a)) for a in attention], [_column_norms(a) for a in attention]
+    attention, reading = [p.module for p in parts(model) if p.component == "MHA"], layout_of(model).reading(model)
+    rows = [form_norms(_form(read_attention(a, **reading))) for a in attention]
+    columns = [_column_norms(a, reading) for a in attention]
     where = {"O": "output weight", "V": "value weight", "QK": "score matrix", "qbias": "query bias seen by keys"}
     variables = {}
     for i, (name, words) in enumerate(where.items()):
@@ -143,22 +150,25 @@ def head_norms(model: nn.Module) -> xr.Dataset:
     return xr.Dataset(variables, coords={"layer": np.arange(depth), "head": np.arange(n_heads)})
 
 
-def _entries(part: Part, statistics: xr.Dataset, coded_radius: float | None) -> Iterator[Entry]:
+def _entries(
+    part: Part, statistics: xr.Dataset, coded_radius: float | None, reading: dict[str, bool]
+) -> Iterator[Entry]:
     """What to compute for one part; the large decompositions run once, whatever number of entries needs them."""
     make = {"LN1": _layernorm, "LN2": _layernorm, "MHA": _attention, "FC1": _linear, "FC2": _linear}[part.component]
     local = statistics.sel(layer=part.layer, component=part.component)
     known = local["convention"].values.tolist()
-    for convention, variant, compute in make(part, local, coded_radius):
+    for convention, variant, compute in make(part, local, coded_radius, reading):
         if convention in known:
             yield convention, variant, compute
 
 
-def _linear(part: Part, local: xr.Dataset, coded_radius: float | None) -> Iterator[Entry]:
+def _linear(part: Part, local: xr.Dataset, coded_radius: float | None, reading: dict[str, bool]) -> Iterator[Entry]:
     width = int(local.attrs["width"])
-    whole = once(lambda: spectral_norm(read_linear(part.module).weight))
+    stacked = once(lambda: torch.cat([read_linear(module).weight for module in part.members.values()]))
+    whole = once(lambda: spectral_norm(stacked()))
 
     def common() -> float:
-        weight = read_linear(part.module).weight
+        weight = stacked()
         if part.component == "FC1" and weight.shape[1] == width:
             return whole()
         if part.component == "FC1" or weight.shape[1] < width:
@@ -173,7 +183,7 @@ def _linear(part: Part, local: xr.Dataset, coded_radius: float | None) -> Iterat
         yield "in_situ", variant, whole
 
 
-def _layernorm(part: Part, local: xr.Dataset, coded_radius: float | None) -> Iterator[Entry]:
+def _layernorm(part: Part, local: xr.Dataset, coded_radius: float | None, reading: dict[str, bool]) -> Iterator[Entry]:
     def norm() -> ReadNorm:
         read = read_norm(part.module)
         if read.kind != "layernorm":
@@ -190,10 +200,11 @@ def _layernorm(part: Part, local: xr.Dataset, coded_radius: float | None) -> Ite
         yield convention, "new", floored(layernorm_constant, convention)
 
 
-def _attention(part: Part, local: xr.Dataset, coded_radius: float | None) -> Iterator[Entry]:
+def _attention(part: Part, local: xr.Dataset, coded_radius: float | None, reading: dict[str, bool]) -> Iterator[Entry]:
     tokens = int(local.attrs["tokens"])
-    form = once(lambda: _form(part.module))
-    rows, columns = once(lambda: form_norms(form())), once(lambda: _column_norms(part.module))
+    read = once(lambda: read_attention(part.module, **reading))
+    form = once(lambda: _form(read()))
+    rows, columns = once(lambda: form_norms(form())), once(lambda: _column_norms(part.module, reading))
 
     def coded(norms: Callable[[], HeadNorms]) -> Callable[[], float]:
         def compute() -> float:
@@ -209,18 +220,25 @@ def _attention(part: Part, local: xr.Dataset, coded_radius: float | None) -> Ite
     yield "common", "heads_fixed", coded(rows)
     for c in ("common", "in_situ"):
         yield c, "valid", lambda c=c: attention_paper_bias(rows(), tokens=tokens, radius=radius(c))
-        yield c, "new", lambda c=c: attention_bound(form(), tokens=tokens, radius=radius(c))
+        yield c, "new", lambda c=c: _sharpest(read(), tokens, radius(c))
 
 
-def _form(attention: nn.Module) -> Canonical:
-    read = read_attention(attention)
+def _sharpest(read: ReadAttention, tokens: int, radius: float) -> float:
+    """Theorem 12 on Theorem 10 (its first branch under a mask), or Theorem 13 where queries and keys are rotated."""
+    if read.kind == "rope":
+        biases = {"query_bias": read.query_bias, "key_bias": read.key_bias}
+        return attention_rope_bound(read.heads, read.scale, tokens=tokens, radius=radius, **biases)
+    return attention_bound(read.form, tokens=tokens, radius=radius, fixed_bias=read.fixed_bias)
+
+
+def _form(read: ReadAttention) -> Canonical:
     if read.fixed_bias:
-        raise NoBoundError("adds a position bias to the scores, for which the paper's form is not proved")
+        raise NoBoundError("adds a position bias or a mask to the scores, for which the paper's form is not proved")
     return read.form
 
 
-def _column_norms(attention: nn.Module) -> HeadNorms:
-    _form(attention)
+def _column_norms(attention: nn.Module, reading: dict[str, bool]) -> HeadNorms:
+    _form(read_attention(attention, **reading))
     try:
         return column_norms(column_heads(attention.qkv.weight, attention.proj.weight, attention.num_heads))
     except (ShapeError, AttributeError) as error:

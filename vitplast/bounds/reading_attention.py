@@ -1,4 +1,4 @@
-"""What a timm attention layer computes, up to an added constant: heads, scale, biases, norms (Prop. 8, Theorem 13).
+"""What an attention layer computes, up to an added constant: heads, scale, biases, norms (Prop. 8, Theorem 13).
 
 The class of the layer decides which statement covers it. Classes are matched exactly, and one that is not listed has no
 bound: nothing is guessed.
@@ -176,6 +176,16 @@ def _read_cosine(module: nn.Module) -> ReadAttention:
     )
 
 
+def _read_gpt2(module: nn.Module) -> ReadAttention:
+    """transformers' GPT-2: one `Conv1D` for queries, keys and values, and a causal mask that is always there."""
+    if module.is_cross_attention:
+        raise NoBoundError("attends to the tokens of another sequence (cross attention)")
+    qkv, out = (_projection(module, name) for name in ("c_attn", "c_proj"))
+    slices = heads(qkv.weight, out.weight, module.num_heads)
+    parts = (None, None) if qkv.bias is None else qkv.bias.chunk(3)[:2]
+    return ReadAttention("plain", slices, float(module.scaling), *parts, fixed_bias=True)
+
+
 def _made(module: nn.Module, slices: Heads, query_bias: Tensor | None, key_bias: Tensor | None) -> ReadAttention:
     scale = 1 / math.sqrt(slices.query.shape[1])
     if not getattr(module, "fused_attn", True):
@@ -212,6 +222,7 @@ ATTENTION_CLASSES: dict[str, Callable[[nn.Module], ReadAttention]] = {
     "timm.models.swin_transformer.WindowAttention": _read_table,
     "timm.models.swin_transformer_v2.WindowAttention": _read_cosine,
     "timm.models.vision_transformer_relpos.RelPosAttention": _read_relative,
+    "transformers.models.gpt2.modeling_gpt2.GPT2Attention": _read_gpt2,
 }
 _ROTARY = ("timm.layers.attention.AttentionRope", "timm.models.eva.EvaAttention")
 _POOLS = "pools all tokens into a few learned queries (attention pooling), a map that no statement here covers"

@@ -15,6 +15,7 @@ from torch.nn.utils import parametrize
 
 from vitplast.bounds.activations import activation_constant, activation_name
 from vitplast.errors import NoBoundError
+from vitplast.layouts.linear import is_conv1d
 
 _LAYER_NORMS = (
     "torch.nn.modules.normalization.LayerNorm",
@@ -66,7 +67,9 @@ class ReadMlp:
 
 
 def read_linear(module: nn.Module) -> ReadLinear:
-    """Weight and bias of a linear layer, or of a convolution of one pixel that acts as one.
+    """Weight (outputs, inputs) and bias of a linear layer, or of a convolution of one pixel that acts as one.
+
+    A `Conv1D` of transformers, whose weight is stored as (inputs, outputs), is a linear layer.
 
     Raises
     ------
@@ -79,7 +82,7 @@ def read_linear(module: nn.Module) -> ReadLinear:
     torch.Size([2, 3])
     """
     if is_linear(module):
-        weight = module.weight
+        weight = module.weight.T if is_conv1d(module) else module.weight
     elif class_of(module) == "torch.nn.modules.conv.Conv2d" and _acts_on_pixels(module):
         weight = module.weight.flatten(1)
     else:
@@ -193,8 +196,8 @@ def class_of(module: nn.Module) -> str:
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Whether the forward pass is that of `nn.Linear`; a subclass may add to the weight (adapters)."""
-    return isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
+    """Whether the forward pass is that of `nn.Linear` (a subclass may add to the weight: adapters) or of `Conv1D`."""
+    return is_conv1d(module) or (isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward)
 
 
 def is_identity(module: nn.Module) -> bool:

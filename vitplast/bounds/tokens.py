@@ -15,16 +15,19 @@ import torch
 import xarray as xr
 from torch import Tensor, nn
 
+from vitplast.bounds.token_record import Record
 from vitplast.components import COMPONENTS, Part, parts
-from vitplast.errors import HypothesisError, ModeError, ShapeError, UnknownNameError
+from vitplast.errors import HypothesisError, InputError, ModeError, ShapeError, UnknownNameError
+from vitplast.layouts import Layout, layout_of
 from vitplast.measure.sides import check_pixels
 
 if TYPE_CHECKING:
     from vitplast.images import ImageSplit
     from vitplast.models import LoadedModel
+    from vitplast.texts import TextSplit
 
-#: One side of the pairs: images, batches of images, or some images of a split (needs a `LoadedModel`).
-Side = Tensor | Iterable[Tensor] | tuple["ImageSplit", Sequence[int]]
+#: One side of the pairs: images, batches of images, some images of a split (needs a `LoadedModel`), or some texts.
+Side = Tensor | Iterable[Tensor] | tuple["ImageSplit | TextSplit", Sequence[int]]
 
 CONVENTIONS = ("common", "in_situ")
 _LONG_NAMES = {
@@ -53,11 +56,12 @@ def token_statistics(
     Parameters
     ----------
     model
-        A plain timm vision transformer in evaluation mode, or a `LoadedModel` that holds one.
+        A model of one of the families of `vitplast.layouts` in evaluation mode, or a `LoadedModel` that holds one.
     sides
         Both sides of the pairs (a bound holds only for tokens that were looked at), each one of: normalised float
         images (N, C, H, W); an iterable of such batches; `(split, indices)`, where an index that comes twice counts
-        once and the images are prepared by the `LoadedModel`.
+        once and the images are prepared by the `LoadedModel`. Texts come as `(split, indices)` alone, each with all its
+        tokens, so that what is compared of a pair is among them.
     conventions
         Which of "common" and "in_situ"; "common" alone runs the embedding only.
     batch_size
@@ -72,8 +76,8 @@ def token_statistics(
     Returns
     -------
     Dataset of radius_rms, radius_max, sigma_min, sigma_mean with dims convention, layer, component; centre
-    (convention, layer, feature), the mean token at the input of MHA; attributes tokens, width (of the embedding) and
-    images.
+    (convention, layer, feature), the mean token at the input of MHA; attributes tokens (of the longest text), width (of
+    the embedding) and images.
 
     Raises
     ------
@@ -82,27 +86,30 @@ def token_statistics(
     HypothesisError
         If there are no images, a token is not finite, or all tokens are the same for all images.
     ShapeError
-        If images have not four dimensions or the number of tokens changes.
+        If images have not four dimensions or their number of tokens changes.
     PixelError, InputError
-        If a pixel is not finite, or images look like 0..255, not normalised.
+        If a pixel is not finite, images look like 0..255, not normalised, or a side is of texts and the model of
+        images or the other way round.
     """
     prepare = getattr(model, "prepare", None)
-    model = model if prepare is None else model.model
+    model = model if isinstance(model, nn.Module) else model.model
     for name in conventions:
         if name not in CONVENTIONS:
             raise UnknownNameError("convention", name, CONVENTIONS)
     if any(module.training for module in model.modules()):
         raise ModeError("the model is in training mode; call model.eval() first")
-    layout = parts(model)
-    embedding, inputs = _Record(), {(p.layer, p.component): _Record() for p in layout}
+    family, layout = layout_of(model), parts(model)
+    varying = family.text
+    embedding, inputs = Record(varying), {(p.layer, p.component): Record(varying) for p in layout}
     in_situ = "in_situ" in conventions
     place = next(model.parameters())
     known = sum(len(np.unique(s[1])) if _is_split(s) else len(s) if isinstance(s, Tensor) else 0 for s in sides)
-    with _listening(model, layout, embedding, inputs if in_situ else {}):
-        for batch in _batches(sides, batch_size, prepare):
+    with _listening(model, family, layout, embedding, inputs if in_situ else {}):
+        for batch in _batches(sides, batch_size, prepare, family):
+            batch = batch.to(place.device) if family.text else batch.to(place.device, place.dtype)
             # The forward pass of features leaves out the head, which no component needs.
             with suppress(_EmbeddingSeen):
-                getattr(model, "forward_features", model)(batch.to(place.device, place.dtype))
+                family.features(model, batch)
             if progress:
                 progress(embedding.images, max(known, embedding.images))
     if not embedding.images:
@@ -140,65 +147,27 @@ class _EmbeddingSeen(Exception):
     """Ends a forward pass after the embedding, when no block has to run."""
 
 
-class _Record:
-    """Running statistics of one kind of token sequences, fed batch by batch."""
-
-    def __init__(self) -> None:
-        self.images = self.tokens = self.width = 0
-        self.radius_sum, self.radius_max = 0.0, 0.0
-        self.first: Tensor | None = None
-
-    def add(self, sequences: Tensor) -> None:
-        if sequences.ndim != 3:
-            raise ShapeError(f"components take (images, tokens, features), got {tuple(sequences.shape)}")
-        count, tokens, width = sequences.shape
-        x = sequences.detach().double()
-        norms = torch.linalg.vector_norm(x, dim=-1)
-        if not bool(norms.isfinite().all()):
-            raise HypothesisError("a token that enters a component is not finite")
-        std = x.std(dim=-1, correction=0)
-        if not self.images:
-            self.tokens, self.width, self.first = tokens, width, x[0].clone()
-            self.token_sum = torch.zeros_like(x[0, 0])
-            self.same = torch.ones(tokens, dtype=torch.bool, device=x.device)
-            self.std_min, self.std_sum = std[0].clone(), torch.zeros_like(std[0])
-        elif (tokens, width) != (self.tokens, self.width):
-            raise ShapeError(f"{tokens} tokens of width {width} after {self.tokens} of width {self.width}")
-        if self.first is not None:
-            self.same &= (x == self.first).all(dim=-1).all(dim=0)
-            if not bool(self.same.any()):
-                self.first = None
-        self.images += count
-        self.radius_sum += float(norms.square().mean(dim=-1).sqrt().sum())
-        self.radius_max = max(self.radius_max, float(norms.max()))
-        self.token_sum += x.sum(dim=(0, 1))
-        self.std_min = torch.minimum(self.std_min, std.amin(dim=0))
-        self.std_sum += std.sum(dim=0)
-
-    @property
-    def centre(self) -> np.ndarray:
-        """The mean of all tokens, (width,)."""
-        return (self.token_sum / (self.images * self.tokens)).cpu().numpy()
-
-    def summary(self, include_constant: bool) -> dict[str, float]:
-        counted = torch.ones_like(self.same) if include_constant else ~self.same
-        if not bool(counted.any()):
-            raise HypothesisError("all tokens are the same for all images: give two different images or more")
-        return {
-            "radius_rms": self.radius_sum / self.images,
-            "radius_max": self.radius_max,
-            "sigma_min": float(self.std_min[counted].min()),
-            "sigma_mean": float(self.std_sum[counted].mean()) / self.images,
-        }
-
-
 def _is_split(side: Side) -> bool:
-    return isinstance(side, tuple) and len(side) == 2 and hasattr(side[0], "images")
+    return isinstance(side, tuple) and len(side) == 2 and (hasattr(side[0], "images") or _is_text(side))
 
 
-def _batches(sides: Sequence[Side], batch_size: int, prepare: Callable[[Tensor], Tensor] | None) -> Iterator[Tensor]:
+def _is_text(side: Side) -> bool:
+    return isinstance(side, tuple) and len(side) == 2 and hasattr(side[0], "lengths")
+
+
+def _batches(
+    sides: Sequence[Side], batch_size: int, prepare: Callable[[Tensor], Tensor] | None, family: Layout
+) -> Iterator[Tensor]:
     names = ("source", "target") if len(sides) == 2 else ("given",) * len(sides)
     for number, side in enumerate(sides):
+        if _is_text(side) != family.text:
+            raise InputError(
+                f"the {names[number]} are {'texts' if _is_text(side) else 'images'}, but the model takes "
+                f"{'texts, given as (split, indices)' if family.text else 'images'}"
+            )
+        if family.text:
+            yield from side[0].batches(side[1], batch_size)
+            continue
         if isinstance(side, Tensor):
             side = side.split(batch_size)
         elif _is_split(side):
@@ -225,11 +194,11 @@ def _prepared(
 
 @contextmanager
 def _listening(
-    model: nn.Module, layout: list[Part], embedding: _Record, inputs: dict[tuple[int, str], _Record]
+    model: nn.Module, family: Layout, layout: list[Part], embedding: Record, inputs: dict[tuple[int, str], Record]
 ) -> Iterator[None]:
     """Feeds the records from forward pre-hooks, which are gone when the block ends, whatever happened in it."""
 
-    def hook(record: _Record) -> Callable[..., None]:
+    def hook(record: Record) -> Callable[..., None]:
         def note(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
             record.add(args[0] if args else next(iter(kwargs.values())))
             if not inputs:
@@ -237,8 +206,10 @@ def _listening(
 
         return note
 
-    watched = [(model.blocks[0], embedding)]
-    watched += [(p.module, inputs[p.layer, p.component]) for p in layout] if inputs else []
+    watched = [(family.first_block(model), embedding)]
+    if inputs:
+        # several modules that are one component are fed the same input
+        watched += [(next(iter(p.members.values())), inputs[p.layer, p.component]) for p in layout]
     handles = []
     try:
         for module, record in watched:

@@ -15,9 +15,13 @@ from typing import Annotated
 import typer
 
 from vitplast import __version__, parameters
+from vitplast.cli.cluster import add_cluster_commands
 from vitplast.cli.compute import add_compute_commands, print_table
+from vitplast.cli.data import add_data_commands
 from vitplast.cli.given import Data, Json, ProfileName, Store, data_folder, given_values
 from vitplast.cli.kept import add_kept_commands
+from vitplast.cli.planning import add_planning_commands
+from vitplast.cli.rehearsing import add_rehearsing_commands
 from vitplast.errors import UnknownNameError, VitplastError
 
 app = typer.Typer(
@@ -67,7 +71,7 @@ def models(
     pattern: Annotated[str, typer.Argument(help="Shell pattern, such as 'vit_base*' (default: all).")] = "*",
     as_json: Json = False,
 ) -> None:
-    """Vision transformers of the plain family that can be loaded by name.
+    """Vision transformers that can be loaded by name; models that read text are gpt2, gpt2-medium, ... and hf:PATH.
 
     Example: vitplast models 'vit_small*dinov2*'
     """
@@ -113,6 +117,8 @@ def components(
     by_group = groups(net)
     trained = {}
     for configuration in CONFIGURATIONS:
+        if configuration == "head" and "head" not in by_group:  # a model that reads text comes without one
+            continue
         names = [n for group in select_(net, configuration).values() for n in group]
         trained[configuration] = sum(sizes[n] for n in names)
     rows = [
@@ -165,6 +171,7 @@ def sweep(
     profile: ProfileName = "quick",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run and what is done.")] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Units at a time; the cores are shared out between them.")] = 2,
+    list_: Annotated[bool, typer.Option("--list", "-v", help="Dry run: name every unit that is left.")] = False,
     store: Store = "",
     data: Data = None,
 ) -> None:
@@ -179,7 +186,11 @@ def sweep(
     if dry_run:
         found = outlook.dry_run(loaded, store=store, data=folder)
         print_table(found.rows, False)
-        print("\n".join([f"{len(found.labels)} units to run", *found.labels]))
+        short = len(found.labels) > outlook.MOST_NAMED and not list_
+        said = f"{len(found.labels)} units to run"
+        print("\n".join([f"{said}; --list names them" if short else said, *([] if short else found.labels)]))
+        if found.needs:
+            print(f"({found.needs})")
         if found.borrowed:
             print(
                 f"({outlook.FOREIGN}: made with the packaged model at 56 pixels on two cores, for kinds that this "
@@ -190,34 +201,13 @@ def sweep(
         raise VitplastError("some units failed; the same command runs just those again")
 
 
+add_cluster_commands(app)
 add_kept_commands(app)
+add_planning_commands(app)
+add_rehearsing_commands(app)
 
 
-@app.command("check-data")
-def check_data(
-    names: Annotated[list[str], typer.Argument(help="Image sets, as in `vitplast datasets`.")],
-    size: Annotated[int, typer.Option(help="Side in pixels at which images are read.")] = 56,
-    download: Annotated[bool, typer.Option(help="Allow downloads.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Read every image of the named sets and list what is found, missing or bad.
-
-    Example: vitplast check-data mnist5k photocrops
-    """
-    from vitplast import images
-
-    for name in names:
-        images.check_name(name)
-    rows, bad = [], []
-    for name in names:
-        report = images.open_images(name, size=size, download=download).check()
-        bad += report["bad"]
-        rows += [{"name": name, **row} for row in report["splits"]]
-    print_table(rows, as_json)
-    for line in bad:
-        print(f"bad: {line}", file=sys.stderr)
-    if bad:
-        raise VitplastError(f"{len(bad)} bad files")
+add_data_commands(app)
 
 
 @app.callback(invoke_without_command=True)

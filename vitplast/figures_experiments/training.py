@@ -51,9 +51,10 @@ def evolution(grid: xr.Dataset, task: str) -> list[list[Axes]]:
             if not bool(of["finished"].any()):
                 continue
             color, marker = COLORS[component], MARKERS[component]
-            _band(top, of["gradient_norm"].where(of["gradient_norm"] > 0), color, label=component)
-            _band(top, of["gradient_norm_total"], color, linestyle=":", linewidth=1, band=False)
-            _band(bottom, of["train_loss"], color, linewidth=0.6, band=False)
+            norm = _logged(of["gradient_norm"])
+            _band(top, norm.where(norm > 0), color, label=component)
+            _band(top, _logged(of["gradient_norm_total"]), color, linestyle=":", linewidth=1, band=False)
+            _band(bottom, _logged(of["train_loss"]), color, linewidth=0.6, band=False)
             _points(bottom, of["validation_loss"], color, marker)
         top.set(yscale="log")
         top.annotate(f"rate {rate:g}", (0.5, 1.02), xycoords="axes fraction", ha="center", size=9)
@@ -88,7 +89,7 @@ def norms_by_task(runs: xr.Dataset, columns: int = 5) -> list[Axes]:
         ax.set_axis_off()
     for ax, task in zip(axes.ravel(), tasks, strict=False):
         for component in [c for c in COMPONENTS if c in runs["configuration"].values]:
-            norm = runs["gradient_norm"].sel(dataset=task, configuration=component)
+            norm = _logged(runs["gradient_norm"].sel(dataset=task, configuration=component))
             _band(ax, norm.where(norm > 0), COLORS[component], linewidth=1)
         ax.set(yscale="log")
         ax.tick_params(labelsize=7)
@@ -134,6 +135,11 @@ def _plain(axis: Axis) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
+def _logged(values: xr.DataArray) -> xr.DataArray:
+    """Without the steps that no seed has: runs on another image set may have logged others."""
+    return values.dropna("step", how="all")
+
+
 def _band(ax: Axes, values: xr.DataArray, color: str, *, band: bool = True, **line: object) -> None:
     mean = values.mean("seed")
     ax.plot(values["step"], mean, color=color, **line)
@@ -142,6 +148,7 @@ def _band(ax: Axes, values: xr.DataArray, color: str, *, band: bool = True, **li
 
 
 def _points(ax: Axes, values: xr.DataArray, color: str, marker: str) -> None:
+    values = values.dropna("evaluation", how="all")
     mean, low, high = values.mean("seed"), values.min("seed"), values.max("seed")
     spread = [(mean - low).values, (high - mean).values]
     ax.errorbar(

@@ -8,6 +8,7 @@ from typing import Any
 from vitplast.errors import InputError
 from vitplast.images.image_folder import listing_hash
 from vitplast.images.loading import divided, load_records
+from vitplast.images.marker import key_suffix
 from vitplast.images.names import parse
 from vitplast.images.registry import REGISTRY
 from vitplast.images.sets import Corruption, ImageSet, ImageSplit
@@ -62,16 +63,21 @@ def check_splits(text: str, *needed: str) -> str:
 
 
 def sizes(text: str) -> dict[str, int]:
-    """Images of each split where that is certain before the set is opened, else nothing (system packages)."""
+    """Images of those splits where that is certain before the set is opened (not of system packages, for one)."""
     name = parse(text)
-    return describe(text)["splits"] if name.path or name.entry.fixed else {}
+    if key_suffix(name.entry.name):  # a made-up set has other sizes than the published one
+        return {}
+    return describe(text)["splits"] if name.path else dict(name.entry.certain)
 
 
 def key_name(text: str) -> str:
-    """What stands for a set in the key of a result: its full name; of a folder its name and a hash of its listing."""
+    """What stands for a set in the key of a result: its full name; of a folder its name and a hash of its listing.
+
+    While made-up sets are allowed (`marker`), sets of the data folder have another key than the real ones.
+    """
     name = parse(text)
     if not name.path:
-        return name.canonical
+        return name.canonical + key_suffix(name.entry.name)
     return f"folder:{Path(name.path).resolve().name}#{listing_hash(Path(name.path))}{name.suffix}"
 
 
@@ -99,7 +105,7 @@ def open_images(
         raise InputError(f"seed must be a whole number from 0, got {seed!r}")
     entry = name.entry
     folder = Path(name.path or root) if name.path or root is not None else None
-    records = load_records(entry, folder, download)
+    records = load_records(entry, folder, download, **name.given)
     rows = divided(records, entry.name, seed)
     return ImageSet(
         name.public,
@@ -107,7 +113,7 @@ def open_images(
         records,
         rows,
         size=size,
-        corruption=Corruption(name.corruption, name.severity) if name.corruption else None,
+        corruption=Corruption(name.corruption, name.severity, bool(entry.corruptions)) if name.corruption else None,
         title=entry.title,
         licence=entry.licence,
         origin=entry.origin,
@@ -118,9 +124,10 @@ def open_images(
 def describe(text: str) -> dict[str, Any]:
     """What a set is, as plain values for a table; for `folder:PATH` its file names are listed, else nothing is opened.
 
-    `images` is `splits` in words; `unit` is what is independent in the set.
+    `images` is `splits` in words, some of them rough (`registry.Entry`); `unit` is what is independent in the set;
+    `corruptions` are those that the set has in files of its own.
     """
-    name = parse(text)
+    name = parse(text, whole=True)
     entry = name.entry
     classes, sizes = entry.classes, dict(entry.sizes)
     if name.path:
@@ -136,4 +143,5 @@ def describe(text: str) -> dict[str, Any]:
         "origin": entry.origin,
         "needs": entry.needs,
         "unit": entry.unit,
+        "corruptions": entry.corruptions,
     }

@@ -24,7 +24,9 @@ def open_picture(path: Path) -> Image.Image:
     """The picture in a file; the file is read whole and closed, so that a broken one leaves no open handle."""
     from PIL import Image
 
-    return Image.open(io.BytesIO(path.read_bytes()))
+    if not (content := path.read_bytes()):
+        raise OSError("the file is empty")
+    return Image.open(io.BytesIO(content))
 
 
 def square_array(read: Callable[[], Image.Image], where: str, size: int) -> np.ndarray:
@@ -35,10 +37,27 @@ def square_array(read: Callable[[], Image.Image], where: str, size: int) -> np.n
     IntegrityError
         If it cannot be opened or decoded (missing, empty, cut off, not a picture); names `where`.
     """
-    from PIL import Image
+    return _array(lambda: to_square(read(), size), where)
+
+
+def whole_array(read: Callable[[], Image.Image], where: str) -> np.ndarray:
+    """The picture that `read()` opens as uint8 (H, W, 3) at its own size.
+
+    Raises
+    ------
+    IntegrityError
+        As `square_array`.
+    """
+    return _array(lambda: to_rgb(read()), where)
+
+
+def _array(make: Callable[[], Image.Image], where: str) -> np.ndarray:
+    from PIL import Image, UnidentifiedImageError
 
     try:
-        return np.asarray(to_square(read(), size))
+        return np.asarray(make())
+    except UnidentifiedImageError as error:
+        raise IntegrityError(f"{where} cannot be read as an image: it is of no known kind") from error
     except (*BROKEN, Image.DecompressionBombError) as error:
         raise IntegrityError(f"{where} cannot be read as an image: {error or type(error).__name__}") from error
 

@@ -7,6 +7,7 @@ class folders themselves and the splits are made by the rule of `splits`.
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def load_folder(*, root: Path, download: bool = False) -> Records:
     """
     root = Path(root)
     tops = _tops(root)
-    found = [(split, path) for split, top in sorted(tops.items()) for path in _pictures(top)]
+    found = [(split, path) for split, top in sorted(tops.items()) for path in class_pictures(top)]
     classes = tuple(sorted({path.parent.name for _, path in found}))
     labels = np.array([classes.index(path.parent.name) for _, path in found], dtype=np.int64)
     given: dict[str, np.ndarray] = {}
@@ -46,7 +47,7 @@ def load_folder(*, root: Path, download: bool = False) -> Records:
 
 def listing_hash(root: Path) -> str:
     """Sixteen hex digits that depend on the relative names and the sizes of the pictures below `root`."""
-    found = [path for _, top in sorted(_tops(root).items()) for path in _pictures(top)]
+    found = [path for _, top in sorted(_tops(root).items()) for path in class_pictures(top)]
     text = "\n".join(f"{path.relative_to(root).as_posix()}\t{path.stat().st_size}" for path in found)
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
 
@@ -61,11 +62,18 @@ def _tops(root: Path) -> dict[str, Path]:
 
 
 def _subfolders(folder: Path) -> list[str]:
-    return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
 
 
-def _pictures(top: Path) -> list[Path]:
-    """All pictures of the class folders in `top`; refuses what looks like the wrong level."""
+def class_pictures(top: Path) -> list[Path]:
+    """All pictures `top/CLASS/picture` in the order of torchvision's ImageFolder; hidden files are left out.
+
+    Raises
+    ------
+    LayoutError
+        If there are no class folders, or one of them holds folders or no pictures.
+    """
     classes = _subfolders(top)
     if not classes:
         raise LayoutError(f"{top} has no class folders; expected {top / 'CLASS' / 'picture.jpg'}")
@@ -77,8 +85,8 @@ def _pictures(top: Path) -> list[Path]:
                 f"{top / name} has folders in it ({', '.join(deeper[:3])}): it can't be a class. "
                 f"Expected {top / 'CLASS' / 'picture.jpg'}; perhaps a level deeper, as in folder:{top / name}"
             )
-        own = sorted(p for p in (top / name).iterdir() if p.suffix.lower() in SUFFIXES and not p.name.startswith("."))
-        pictures += own
+        own = sorted(n for n in os.listdir(top / name) if n.lower().endswith(SUFFIXES) and not n.startswith("."))
+        pictures += [top / name / file for file in own]
         if not own:
             empty.append(name)
     if empty:

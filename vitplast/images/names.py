@@ -23,6 +23,11 @@ class Name:
     severity: int = 0
 
     @property
+    def given(self) -> dict[str, str | int]:
+        """Corruption and severity for the loader, where the set has them in files of its own; empty otherwise."""
+        return {"corruption": self.corruption, "severity": self.severity} if self.entry.corruptions else {}
+
+    @property
     def suffix(self) -> str:
         return f":{self.corruption}:{self.severity}" if self.corruption else ""
 
@@ -37,15 +42,16 @@ class Name:
         return (f"folder:{Path(self.path).resolve().name}" if self.path else self.entry.name) + self.suffix
 
 
-def parse(text: str) -> Name:
-    """The parts of a name.
+def parse(text: str, *, whole: bool = False) -> Name:
+    """The parts of a name; `whole`: a set that exists only corrupted may be named without its corruption.
 
     Raises
     ------
     UnknownNameError
         If set or corruption is unknown; gives the nearest.
     InputError
-        If it is not text, the severity is not 1..5, there are too many parts, or the folder does not exist.
+        If it is not text, the severity is not 1..5, there are too many parts, the folder does not exist, or the set
+        exists only corrupted and the corruption is not named.
     """
     if not isinstance(text, str) or not text:
         raise InputError(f"the name of an image set must be text, got {text!r}. {GRAMMAR}")
@@ -56,15 +62,18 @@ def parse(text: str) -> Name:
         raise UnknownNameError("image set", base, REGISTRY, "A folder of your own is folder:PATH.")
     if len(rest) > 2:
         raise InputError(f"image set name {text!r} has too many parts. {GRAMMAR}")
-    return Name(REGISTRY[base], "", *_corruption(rest))
+    own = REGISTRY[base].corruptions
+    if own and not rest and not whole:
+        raise InputError(f"image set {base!r} needs a corruption, as in {base}:{own[0]}. It has: {', '.join(own)}")
+    return Name(REGISTRY[base], "", *_corruption(rest, own or CORRUPTIONS))
 
 
-def _corruption(parts: list[str]) -> tuple[str, int]:
+def _corruption(parts: list[str], known: tuple[str, ...] = CORRUPTIONS) -> tuple[str, int]:
     if not parts:
         return "", 0
     name, *severity = parts
-    if name not in CORRUPTIONS:
-        raise UnknownNameError("corruption", name, CORRUPTIONS)
+    if name not in known:
+        raise UnknownNameError("corruption", name, known)
     if not severity:
         return name, DEFAULT_SEVERITY
     if severity[0] not in map(str, SEVERITIES):

@@ -70,8 +70,9 @@ def from_arrays(
     path: Path,
     given: dict | None = None,
     sources: tuple[Path, ...] = (),
+    made_up: bool = False,
 ) -> Records:
-    """Records of images that are in memory: uint8 (N, H, W) or (N, H, W, 3); ids are their numbers in the file."""
+    """Records of images in one array: uint8 (N, H, W) or (N, H, W, 3); ids are their numbers in it."""
     from PIL import Image
 
     return Records(
@@ -84,6 +85,8 @@ def from_arrays(
         check_rows=[0],  # an array in memory has no bad images: its file was checked as a whole
         stamp=lambda row: hashlib.blake2b(pixels[row].tobytes(), digest_size=16).hexdigest(),
         sources=sources,
+        picture_size=(int(pixels.shape[1]), int(pixels.shape[2])),
+        made_up=made_up,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import numpy as np
 
 from vitplast.errors import InputError, IntegrityError
 from vitplast.images.corruptions import corrupt, generator
-from vitplast.images.decode import square_array
+from vitplast.images.decode import square_array, whole_array
 from vitplast.images.pixel_cache import fetch
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class Records:
     splits (`splits.divide`). `check_rows`: one row per file where several images come from one file. `stamp(row)`: text
     that differs when the picture's file does (OSError if it is missing); without it no pixels are kept on the disk.
     `sources`: files and folders that decide all but the pixels; without any, the records are not kept in memory.
+    `picture_size`: height and width of every picture, where all have one. `reading`: rank of each row in the order in
+    which the set's files list the images (default: the row). `made_up`: whether the set is invented.
     """
 
     ids: list[str]
@@ -42,12 +45,18 @@ class Records:
     check_rows: list[int] | None = None
     stamp: Callable[[int], str] | None = None
     sources: tuple[Path, ...] = ()
+    picture_size: tuple[int, int] | None = None
+    reading: np.ndarray | None = None
+    made_up: bool = False
 
 
 @dataclass(frozen=True)
 class Corruption:
+    """What was done to the images; `published`: the files hold the corrupted images, so nothing is done here."""
+
     name: str
     severity: int
+    published: bool = False
 
 
 class ImageSplit:
@@ -86,6 +95,31 @@ class ImageSplit:
         found = fetch(self._records, rows, self._pixels, base=self._base, size=self.size, corruption=self._corruption)
         return torch.from_numpy(np.ascontiguousarray(found.transpose(0, 3, 1, 2)))
 
+    @property
+    def pictures_size(self) -> tuple[int, int] | None:
+        """Height and width of the pictures as they are stored, where all have one size; else None. Decodes nothing."""
+        return self._records.picture_size
+
+    def picture(self, index: int) -> np.ndarray:
+        """The picture at a position of the split at its own size, uint8 (H, W, 3); not kept on the disk.
+
+        A corruption that is made here is applied at that size, with the random numbers of `images`.
+
+        Raises
+        ------
+        IndexError
+            If the position is outside the split.
+        IntegrityError
+            If the picture cannot be read; names its file.
+        """
+        row = int(self._rows[self._position(index)])
+        return self._corrupted(whole_array(lambda: self._records.read(row), self._records.where(row)), row)
+
+    def file_order(self) -> np.ndarray:
+        """Positions of the split, int64 (N,), in the order in which an unshuffled loader reads the files."""
+        rank = self._rows if self._records.reading is None else self._records.reading[self._rows]
+        return np.argsort(rank, kind="stable").astype(np.int64)
+
     def all(self) -> tuple[torch.Tensor, torch.Tensor]:
         """All images (uint8 (N, 3, size, size)) and labels (int64 (N,), -1 where there are none); made once, kept."""
         import torch
@@ -115,11 +149,12 @@ class ImageSplit:
         return i % len(self)
 
     def _pixels(self, row: int) -> np.ndarray:
-        pixels = square_array(lambda: self._records.read(row), self._records.where(row), self.size)
-        if self._corruption is None:
+        return self._corrupted(square_array(lambda: self._records.read(row), self._records.where(row), self.size), row)
+
+    def _corrupted(self, pixels: np.ndarray, row: int) -> np.ndarray:
+        if (c := self._corruption) is None or c.published:
             return pixels
-        name, severity = self._corruption.name, self._corruption.severity
-        return corrupt(pixels, name, severity, generator(self._base, self._records.ids[row], name, severity))
+        return corrupt(pixels, c.name, c.severity, generator(self._base, self._records.ids[row], c.name, c.severity))
 
     def __repr__(self) -> str:
         return f"<{self.name}: {len(self)} images of {self.size} x {self.size}>"
@@ -145,6 +180,7 @@ class ImageSet:
         self.name, self.title, self.licence, self.origin, self.unit = name, title, licence, origin, unit
         self.classes, self.size = records.classes, size
         self._records, self._rows = records, rows
+        self.made_up = records.made_up
         self.splits = {split: ImageSplit(split, base, records, r, size, corruption) for split, r in rows.items()}
 
     @property
@@ -163,22 +199,32 @@ class ImageSet:
     def test(self) -> ImageSplit:
         return self._split("test")
 
-    def check(self, progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
-        """Reads every picture once; lists all that cannot be read and counts the images per split and class.
+    def check(self, progress: Callable[[int, int], None] | None = None, jobs: int = 1) -> dict[str, Any]:
+        """Reads every picture once, `jobs` at a time; lists all that cannot be read, counts images per split and class.
 
-        Returns `bad` (one line a bad file), `splits` (a row a split: split, images, classes, fewest and most images of
-        a class, classes without images) and `counts` (split to class to images). `progress(done, total)` is called
-        after each picture.
+        Returns `bad` (a line a bad file), `splits` (a row a split: split, images, classes, fewest and most images of a
+        class, classes without any) and `counts` (split to class to images). `progress(done, total)`: after each one.
         """
         rows: Sequence[int] = self._records.check_rows or sorted({int(r) for part in self._rows.values() for r in part})
         bad = []
-        for done, row in enumerate(rows, start=1):
-            try:
-                square_array(lambda row=row: self._records.read(row), self._records.where(row), self.size)
-            except IntegrityError as error:
-                bad.append(str(error))
-            if progress is not None:
-                progress(done, len(rows))
+        with ThreadPoolExecutor(jobs) as pool:
+            for done, fault in enumerate(pool.map(self._fault, rows), start=1):
+                bad += [fault] if fault else []
+                if progress is not None:
+                    progress(done, len(rows))
+        splits, counts = self.summary()
+        return {"bad": bad, "splits": splits, "counts": counts}
+
+    def _fault(self, row: int) -> str:
+        """Why a picture cannot be read; empty if it can."""
+        try:
+            square_array(lambda: self._records.read(row), self._records.where(row), self.size)
+        except IntegrityError as error:
+            return str(error)
+        return ""
+
+    def summary(self) -> tuple[list[dict[str, Any]], dict[str, dict[str, int]]]:
+        """`splits` and `counts` of `check`, without reading a picture."""
         counts = {name: split.counts() for name, split in self.splits.items()}
         splits = [
             {
@@ -191,7 +237,7 @@ class ImageSet:
             }
             for name, found in counts.items()
         ]
-        return {"bad": bad, "splits": splits, "counts": counts}
+        return splits, counts
 
     def _split(self, name: str) -> ImageSplit:
         if name not in self.splits:

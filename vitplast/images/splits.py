@@ -28,6 +28,17 @@ def shuffled(rows: Sequence[int], ids: Sequence[str], base: str) -> np.ndarray:
     return np.array(sorted((int(r) for r in rows), key=lambda r: (rank("order", base, ids[r]), r)), dtype=np.int64)
 
 
+def authors_split(n: int) -> dict[str, np.ndarray]:
+    """Rows of pool and test of `n` images by the rule of the paper's code, for sets without an official division.
+
+    A permutation by numpy's old generator with seed 42: its first floor(0.8 n) rows are the pool, the rest the test,
+    each in ascending order. It depends on n alone, so images of the same numbers are alike divided in every set of n.
+    """
+    order = np.random.RandomState(42).permutation(n)  # the old generator is the rule
+    cut = int(0.8 * n)
+    return {"pool": np.sort(order[:cut]), "test": np.sort(order[cut:])}
+
+
 def divide(
     ids: Sequence[str],
     labels: np.ndarray | None,

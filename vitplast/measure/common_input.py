@@ -7,17 +7,17 @@ normalisation per image, and attention has one output projection per pair.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import timm.layers
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitplast.components import COMPONENTS, parts
-from vitplast.errors import LayoutError, ShapeError
+from vitplast.components import COMPONENTS, MHA_INPUTS, parts
+from vitplast.errors import ShapeError, UnknownNameError
+from vitplast.layouts import layout_of
+from vitplast.layouts.linear import inputs_of, linear_weight
 from vitplast.measure.distances import coincide, column_energies, distances, norms, rough_norms, wide
+from vitplast.measure.maps import Map, alone, heads, padded, projection, same
 
 #: Bytes of component outputs that the crossed design keeps, so that each image goes through the model once.
 KEPT_BYTES = 2**28
@@ -29,40 +29,27 @@ GRAMS_AT_ONCE = 4
 LAYER_NORMS = (nn.LayerNorm, timm.layers.LayerNorm, timm.layers.LayerNormFp32)
 
 
-def embedding(model: nn.Module, images: Tensor) -> Tensor:
-    """Tokens (B, n, E) that enter the first block: patches, prefix tokens and positions.
+def embedding(model: nn.Module, inputs: Tensor) -> Tensor:
+    """Tokens (B, n, E) that enter the first block: patches, prefix tokens and positions; token and position of a text.
 
     Raises
     ------
     LayoutError
-        If the model does not make its tokens as a plain timm vision transformer does.
+        If the model does not make its tokens as its family does.
     """
-    missing = [name for name in ("patch_embed", "_pos_embed") if not hasattr(model, name)]
-    if missing:
-        raise LayoutError(f"{type(model).__name__} has no {' and no '.join(missing)}: its embedding is not known")
-    x = model._pos_embed(model.patch_embed(images))
-    if not isinstance(x, Tensor):
-        raise LayoutError(f"{type(model).__name__} passes more than tokens to its blocks (rotary positions?)")
-    for name in ("patch_drop", "norm_pre"):
-        x = getattr(model, name, nn.Identity())(x)
-    return x
-
-
-@dataclass(frozen=True)
-class Map:
-    """A component as `last` (linear, no bias) after `first`: `f(x) - f(y) = last(first(x) - first(y))`."""
-
-    layer: int
-    column: int
-    first: Callable[[Tensor], Tensor]
-    last: Callable[[Tensor], Tensor]
+    return layout_of(model).embed(model, inputs).tokens
 
 
 class CommonInput:
     """What the measurement needs from the weights of `model`, computed once; stale when the weights change.
 
+    `gated` as in `components.parts`. `mha_input="normed"` measures MHA after LN1 of the same block, still relative to
+    the distance of the embeddings.
+
     Raises
     ------
+    UnknownNameError
+        If `mha_input` is not in `MHA_INPUTS`.
     ShapeError
         If a component does not take the embedding: hidden size smaller than the width, or another width.
     LayoutError
@@ -71,34 +58,47 @@ class CommonInput:
 
     name = "common"
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        found = parts(model)
-        self.width = int(model.embed_dim)
+    def __init__(self, model: nn.Module, *, gated: str = "both", mha_input: str = "embedding") -> None:
+        if mha_input not in MHA_INPUTS:
+            raise UnknownNameError("input of MHA", mha_input, MHA_INPUTS)
+        self.model, self.layout = model, layout_of(model)
+        found = parts(model, gated=gated)
+        self.width = self.layout.width(model)
         self.shape = (1 + found[-1].layer, len(COMPONENTS))
         self.maps: list[Map] = []
         scales: dict[float, list[tuple[int, int, Tensor]]] = {}
         linear: list[tuple[int, int, Tensor]] = []
+        ln1 = {part.layer: part.module for part in found if part.component == "LN1"}
         for part in found:
             place, module = (part.layer, COMPONENTS.index(part.component)), part.module
+            weight = None
             if part.component in ("FC1", "FC2"):
                 self._check_width(part.name, module, padded=part.component == "FC2")
+                weight = linear_weight(module)
             if _plain(module, LAYER_NORMS) and module.normalized_shape == (self.width,):
                 scales.setdefault(module.eps, []).append((*place, _scale(module, model)))
-            elif _plain(module, (nn.Linear,)) and part.component in ("FC1", "FC2"):
-                linear.append((*place, module.weight[:, : self.width]))
-            elif _plain(module, (timm.layers.Attention,)) and _plain(module.proj, (nn.Linear,)):
-                self.maps.append(Map(*place, _heads(module), _projection(module)))
+            elif weight is not None:
+                linear.append((*place, weight[:, : self.width]))
+            elif part.component == "MHA":
+                self.maps.append(self._attention(place, module, ln1[part.layer] if mha_input == "normed" else None))
             elif part.component == "FC2":
-                self.maps.append(Map(*place, _padded(module, self.width), _same))
+                self.maps.append(Map(*place, alone(padded(module, self.width)), same))
             else:
-                self.maps.append(Map(*place, module, _same))
+                self.maps.append(Map(*place, alone(module), same))
         with torch.no_grad():
             self.scales = [_Scales(eps, entries, self.width) for eps, entries in scales.items()]
             self.linear = _Linear(linear, self.width) if linear else None
 
+    def _attention(self, place: tuple[int, int], module: nn.Module, norm: nn.Module | None) -> Map:
+        """Attention in two halves where its class says what it computes, else as a whole; after `norm` if given."""
+        if _plain(module, (timm.layers.Attention,)) and _plain(module.proj, (nn.Linear,)):
+            first, last = alone(heads(module)), projection(module)
+        else:
+            first, last = (lambda x, passed: self.layout.attend(module, x, passed)), same
+        return Map(*place, first if norm is None else lambda x, passed: first(norm(x), passed), last)
+
     def _check_width(self, name: str, module: nn.Module, *, padded: bool) -> None:
-        size = getattr(module, "in_features", self.width)
+        size = inputs_of(module, self.width)
         if padded and size < self.width:
             raise ShapeError(
                 f"{name} takes {size} inputs, fewer than the embedding has ({self.width}): it can't be fed the "
@@ -112,8 +112,9 @@ class CommonInput:
 
         The source's part of the work is done once for all targets.
         """
-        x = embedding(self.model, x)
-        targets = [embedding(self.model, y) for y in targets]
+        a = self.layout.embed(self.model, x)
+        others = [self.layout.embed(self.model, y) for y in targets]
+        x, targets = a.tokens, [b.tokens for b in others]
         out = [torch.full((*self.shape, len(x)), torch.nan, dtype=torch.float64, device=x.device) for _ in targets]
         hats = [scale.normalise(x) for scale in self.scales]
         for y, o in zip(targets, out, strict=True):
@@ -123,9 +124,9 @@ class CommonInput:
                 self.linear.fill(o, wide(x) - wide(y))
         del hats
         for m in self.maps:
-            fx = wide(m.first(x))
-            for y, o in zip(targets, out, strict=True):
-                o[m.layer, m.column] = norms(wide(m.last(fx - wide(m.first(y)))))
+            fx = m(a)
+            for b, o in zip(others, out, strict=True):
+                o[m.layer, m.column] = norms(wide(m.last(fx - m(b))))
         norm_x = rough_norms(x)
         found = []
         for y, o in zip(targets, out, strict=True):
@@ -135,9 +136,9 @@ class CommonInput:
 
     def image(self, images: Tensor) -> list[Tensor]:
         """All that a crossed measurement needs from these images: embedding, normalised embeddings, outputs."""
-        x = embedding(self.model, images)
-        hats = [scale.normalise(x) for scale in self.scales]
-        return [x, *hats, *(m.last(wide(m.first(x))) for m in self.maps)]
+        x = self.layout.embed(self.model, images)
+        hats = [scale.normalise(x.tokens) for scale in self.scales]
+        return [x.tokens, *hats, *(m.last(m(x)) for m in self.maps)]
 
     def tile(self, x: list[Tensor], y: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """As `pairwise`, for all combinations of the images that `x` and `y` stand for, source by source."""
@@ -216,34 +217,3 @@ def _scale(norm: nn.Module, model: nn.Module) -> Tensor:
     if norm.weight is not None:
         return norm.weight
     return next(model.parameters()).new_ones(norm.normalized_shape)
-
-
-def _heads(attention: nn.Module) -> Callable[[Tensor], Tensor]:
-    """timm's attention up to its output projection: (B, n, E) to (B, n, heads * head width)."""
-
-    def heads(x: Tensor) -> Tensor:
-        batch, tokens, _ = x.shape
-        qkv = attention.qkv(x).reshape(batch, tokens, 3, attention.num_heads, attention.head_dim)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-        q, k = attention.q_norm(q), attention.k_norm(k)
-        # timm's own `scale` is used in its unfused path only
-        scale = None if attention.fused_attn else attention.scale
-        z = F.scaled_dot_product_attention(q, k, v, scale=scale).transpose(1, 2).reshape(batch, tokens, -1)
-        z = getattr(attention, "norm", nn.Identity())(z)
-        gate = getattr(attention, "gate", None)
-        return z if gate is None else z * gate(x).sigmoid()
-
-    return heads
-
-
-def _projection(attention: nn.Module) -> Callable[[Tensor], Tensor]:
-    return lambda z: F.linear(z, wide(attention.proj.weight))
-
-
-def _padded(module: nn.Module, width: int) -> Callable[[Tensor], Tensor]:
-    """A module fed the embedding in its first inputs and zeros in the others."""
-    return lambda x: module(F.pad(x, (0, getattr(module, "in_features", width) - width)))
-
-
-def _same(x: Tensor) -> Tensor:
-    return x

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from vitplast.components import COMPONENTS, Part, parts
 from vitplast.errors import LayoutError
+from vitplast.layouts import layout_of
 from vitplast.measure.distances import coincide, distances, rough_norms
 
 #: Distances per pair of a component's input or output for all images: fills in the second argument.
@@ -21,10 +22,14 @@ Compare = Callable[[Tensor, Tensor], None]
 Check = Callable[[Tensor, Tensor, Tensor], None]
 #: Input or output, layer, column of the component.
 Place = tuple[int, int, int]
+#: Gets a tensor, its place and the earlier place of the very same tensor; True after these for what is stacked on it.
+See = Callable[..., None]
 
 
 class InSitu:
     """Distances at the inputs and outputs of all components in one forward pass over both images of each pair.
+
+    `gated` as in `components.parts`. MHA is fed what reaches it, so there is no choice of `mha_input` here.
 
     Raises
     ------
@@ -34,9 +39,9 @@ class InSitu:
 
     name = "in_situ"
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self.parts = parts(model)
+    def __init__(self, model: nn.Module, *, gated: str = "both", mha_input: str = "embedding") -> None:
+        self.model, self.layout = model, layout_of(model)
+        self.parts = parts(model, gated=gated)
         self.shape = (1 + self.parts[-1].layer, len(COMPONENTS))
 
     def pairwise(self, x: Tensor, targets: list[Tensor]) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -90,31 +95,36 @@ class InSitu:
         d = torch.full((2, *self.shape, count), torch.nan, dtype=torch.float64, device=z.device)
         same = torch.zeros(d.shape[1:], dtype=torch.bool, device=z.device)
 
-        def see(t: Tensor, place: Place, earlier: Place | None) -> None:
-            if earlier is None:
+        def see(t: Tensor, place: Place, earlier: Place | None, more: bool = False) -> None:
+            if more:
+                # another part of the same output, stacked: the squares of the distances add up
+                rest = torch.empty_like(d[place])
+                compare(t, rest)
+                d[place] = torch.hypot(d[place], rest)
+            elif earlier is None:
                 compare(t, d[place])
             else:
                 d[place] = d[earlier]
-            if place[0] == 0:
+            if place[0] == 0 and not more:
                 check(t, d[place], same[place[1:]])
 
         with watched(self.parts, see) as calls:
-            getattr(self.model, "forward_features", self.model)(z)
-        for part in self.parts:
-            if calls[part.name] != 1:
+            self.layout.features(self.model, z)
+        for name in (name for part in self.parts for name in part.members):
+            if calls[name] != 1:
                 raise LayoutError(
-                    f"{part.name} was called {calls[part.name]} times in a forward pass of "
-                    f"{type(self.model).__name__}, not once"
+                    f"{name} was called {calls[name]} times in a forward pass of {type(self.model).__name__}, not once"
                 )
         return d[0], d[1], same.flatten(0, 1).any(dim=0)
 
 
 @contextmanager
-def watched(found: list[Part], see: Callable[[Tensor, Place, Place | None], None]) -> Iterator[Counter[str]]:
-    """Hooks on all parts, always removed at the end; gives the number of calls of each part by name.
+def watched(found: list[Part], see: See) -> Iterator[Counter[str]]:
+    """Hooks on all parts, always removed at the end; gives the number of calls of each member of a part by name.
 
-    `see(tensor, place, earlier)` gets each input and output; `earlier` is the place at which the very same tensor
-    was seen just before, as the output of a component that is the input of the next. No activation is kept.
+    `see(tensor, place, earlier)` gets each input and output; `earlier` is the place at which the very same tensor was
+    seen just before, as the output of a component that is the input of the next. Of a component of several modules it
+    gets the output of each, from the second on as `see(tensor, place, None, True)`. No activation is kept.
     """
     calls: Counter[str] = Counter()
     last: list[Any] = [lambda: None, 0, None]
@@ -125,20 +135,25 @@ def watched(found: list[Part], see: Callable[[Tensor, Place, Place | None], None
         see(z, place, last[2] if known else None)
         last[:] = weakref.ref(z), z._version, place
 
-    def hook(part: Part) -> Callable[..., None]:
+    def hook(part: Part, name: str, more: bool) -> Callable[..., None]:
         column = COMPONENTS.index(part.component)
 
         def note(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-            calls[part.name] += 1
+            calls[name] += 1
+            output = output[0] if isinstance(output, tuple) else output
+            if more:
+                see(output, (1, part.layer, column), None, True)
+                return
             look(args[0] if args else next(iter(kwargs.values())), (0, part.layer, column))
-            look(output[0] if isinstance(output, tuple) else output, (1, part.layer, column))
+            look(output, (1, part.layer, column))
 
         return note
 
     handles = []
     try:
         for part in found:
-            handles.append(part.module.register_forward_hook(hook(part), with_kwargs=True))
+            for number, (name, module) in enumerate(part.members.items()):
+                handles.append(module.register_forward_hook(hook(part, name, number > 0), with_kwargs=True))
         yield calls
     finally:
         for handle in handles:

@@ -12,6 +12,8 @@ import xarray as xr
 from torch import Tensor, nn
 
 from vitplast.errors import InputError, ShapeError, UnknownNameError
+from vitplast.layouts import layout_of
+from vitplast.measure import texts
 from vitplast.measure.common_input import CommonInput
 from vitplast.measure.in_situ import InSitu
 from vitplast.measure.rate_table import RateTable, joined
@@ -39,6 +41,8 @@ def rates_of_change(
     target_index: np.ndarray | Mapping[str, np.ndarray] | None = None,
     batch_size: int = 16,
     precision: str = "float32",
+    gated: str = "both",
+    mha_input: str = "embedding",
     setup: CommonInput | None = None,
     progress: Progress | None = None,
 ) -> xr.Dataset | dict[str, xr.Dataset]:
@@ -46,11 +50,13 @@ def rates_of_change(
 
     Parameters
     ----------
-    model : nn.Module or LoadedModel
-        A plain timm vision transformer in evaluation mode; the work is done on its device.
+    model : nn.Module, LoadedModel or LoadedText
+        A model of one of the families of `vitplast.layouts`, in evaluation mode; the work is done on its device.
     source, targets : Tensor or split
         Float images (N, C, H, W), normalised; or an image split, whose uint8 images the `prepare` of a loaded model
-        normalises. A mapping of several targets shares the work on the source, and gives one result each.
+        normalises. For a model that reads text, a `TextSplit`: both texts of a pair are cut to the number of tokens of
+        the shorter one, and distances are over these tokens. A mapping of several targets shares the work on the
+        source, and gives one result each.
     convention : {"common", "in_situ"}
         common feeds every component the pair of embeddings (paper; FC2 zero-padded), in situ what really reaches it.
     design, pairs, seed
@@ -61,14 +67,20 @@ def rates_of_change(
         Images in the model at a time, of both sides together.
     precision : {"float32", "bfloat16", "float16"}
         Below float32 through autocast. Distances are always differences in float32 or more, summed in float64.
+    gated : {"both", "up"}
+        FC1 of a gated MLP: gate and up projection, stacked, or the up projection alone (the authors' choice).
+    mha_input : {"embedding", "normed"}
+        In the common convention normed measures MHA after LN1 of the same block, still relative to the distance of the
+        embeddings (the authors' choice for GPT-2). In situ nothing changes.
     setup : CommonInput, optional
-        `CommonInput(model)`, to be shared by several calls while the weights stay.
+        `CommonInput(model, ...)`, to be shared by several calls while the weights stay.
     progress : callable, optional
         Called with (pairs done, pairs in all).
 
     Returns
     -------
     Dataset with rate, distance_in, distance_out (layer, component, pair), float64 without unit; a dict for a mapping.
+    Of texts the coordinate pair_tokens (pair) is the number of tokens compared.
 
     Raises
     ------
@@ -79,7 +91,7 @@ def rates_of_change(
     HypothesisError
         If pixels or outputs are not finite, or more than 1 % of the pairs coincide.
     """
-    network, prepare = (model, None) if isinstance(model, nn.Module) else (model.model, model.prepare)
+    network, prepare = (model, None) if isinstance(model, nn.Module) else (model.model, getattr(model, "prepare", None))
     for kind, value, known in (
         ("convention", convention, CONVENTIONS),
         ("design", design, DESIGNS),
@@ -93,11 +105,12 @@ def rates_of_change(
     several = targets if isinstance(targets, Mapping) else {"target": targets}
     if not several:
         raise InputError("no targets given")
-    x = Side("source", source, network, prepare)
+    x = _side("source", source, network, prepare)
     ys = {
-        name: Side(f"target {name}" if targets is several else "target", t, network, prepare)
+        name: _side(f"target {name}" if targets is several else "target", t, network, prepare)
         for name, t in several.items()
     }
+    of_text = isinstance(x, texts.TextSide)
     index = {}
     for name, y in ys.items():
         if (source_index is None) != (target_index is None):
@@ -109,9 +122,12 @@ def rates_of_change(
             index[name] = _given(source_index, x), _given(chosen, y)
             if len(index[name][0]) != len(index[name][1]):
                 raise ShapeError(f"{len(index[name][0])} source images for {len(index[name][1])} target images")
+    if of_text and design == "crossed":
+        raise InputError("texts of a crossed design differ in their tokens from pair to pair; take disjoint or cycled")
     with _computing(x, precision) as used_precision:
-        engine = setup if convention == "common" and setup is not None else CONVENTIONS[convention](network)
-        walk = _crossed if design == "crossed" else _pairwise
+        shared = convention == "common" and setup is not None
+        engine = setup if shared else CONVENTIONS[convention](network, gated=gated, mha_input=mha_input)
+        walk = texts.walk if of_text else _crossed if design == "crossed" else _pairwise
         tables = {name: RateTable(engine.name, engine.shape, len(index[name][0])) for name in ys}
         done, total = 0, sum(len(source) for source, _ in index.values())
         for name, places, measured in walk(engine, x, ys, index, batch_size):
@@ -121,6 +137,8 @@ def rates_of_change(
                 progress(done, total)
     attrs = {"design": design, "convention": convention, "precision": used_precision, "seed": int(seed)}
     found = {name: tables[name].dataset(x, ys[name], index[name], attrs) for name in ys}
+    if of_text:
+        found = {name: _with_tokens(ds, texts.compared(x, ys[name], *index[name])) for name, ds in found.items()}
     return found if targets is several else found["target"]
 
 
@@ -151,6 +169,20 @@ def measure(
     if not several:
         return joined(conventions, parts, source_name, target_name)
     return {name: joined(conventions, [p[name] for p in parts], source_name, name) for name in targets}
+
+
+def _side(name: str, data: Any, network: nn.Module, prepare: Any) -> Side | texts.TextSide:
+    """Images or texts, whatever the model takes."""
+    if hasattr(data, "lengths"):
+        return texts.TextSide(name, data, network)
+    if layout_of(network).text:
+        raise InputError(f"the {name} are no texts (TextSplit), but {type(network).__name__} reads text")
+    return Side(name, data, network, prepare)
+
+
+def _with_tokens(ds: xr.Dataset, tokens: np.ndarray) -> xr.Dataset:
+    words = {"units": "1", "long_name": "tokens of either text that are compared"}
+    return ds.assign_coords(pair_tokens=("pair", tokens[ds["pair"].values].astype(np.int64), words))
 
 
 Walk = Iterator[tuple[str, np.ndarray, tuple[Tensor, Tensor, Tensor]]]

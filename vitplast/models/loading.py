@@ -14,6 +14,7 @@ from vitplast.errors import InputError, LayoutError, ShapeError, UnknownNameErro
 from vitplast.models import own, packaged
 from vitplast.models import weights as model_weights
 from vitplast.models.names import PACKAGED, check_name, matching, origin, size_error, split
+from vitplast.models.text_names import is_text_model
 
 if TYPE_CHECKING:
     import torch
@@ -100,7 +101,7 @@ def load_model(
     device: str = "cpu",
     head_init: str = "default",
 ) -> LoadedModel:
-    """Builds a plain vision transformer of timm and loads its weights; `name` and `weights` as in `check_name`.
+    """Builds a vision transformer of timm and loads its weights; `name` and `weights` as in `check_name`.
 
     `img_size` 0 means the checkpoint's own; position embeddings are resampled for any other. `num_classes` 0 means
     no head. The new head is drawn from `init_seed` alone (`head_init` "default": uniform in +-1/sqrt(width), as
@@ -119,6 +120,8 @@ def load_model(
         If the weights can't be fetched.
     """
     check_name(name, weights)
+    if is_text_model(name):
+        raise InputError(f"model {name!r} reads text, not images; load it with load_text_model")
     _check_choices(num_classes, normalization, init_seed, head_init)
     target = resolve_device(device)
     architecture, tag = split(name)
@@ -179,7 +182,7 @@ def resolve_device(device: str) -> torch.device:
 
 
 def catalogue(pattern: str = "") -> list[str]:
-    """Names `architecture.tag` of all plain vision transformers with weights, that contain or match `pattern`.
+    """Names `architecture.tag` of all vision transformers of a known layout with weights, that match `pattern`.
 
     Each architecture is built with one block and no memory to see whether it has the components.
     """
@@ -187,7 +190,10 @@ def catalogue(pattern: str = "") -> list[str]:
     names = matching(pattern)
     for architecture in dict.fromkeys(split(name)[0] for name in names):
         try:
-            model_weights.outline(architecture, depth=1)
+            try:
+                model_weights.outline(architecture, depth=1)
+            except AssertionError:  # some architectures state something of every block, and take no other number
+                model_weights.outline(architecture)
             plain[architecture] = True
         except LayoutError:
             plain[architecture] = False

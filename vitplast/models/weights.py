@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from vitplast.components import groups, parts
 from vitplast.errors import IntegrityError, VitplastError
-from vitplast.models import own, packaged
+from vitplast.models import own, packaged, tiny
 from vitplast.models.names import split
 from vitplast.models.packaged_graph import resize_positions
+from vitplast.models.text_names import is_text_model
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,9 +31,15 @@ def private_random_state(seed: int) -> Iterator[None]:
 
 
 def create(name: str, seed: int = 0, **kwargs: Any) -> nn.Module:
-    """A model of timm with values drawn from `seed`; `pretrained=True` and other arguments go to timm."""
+    """A model of timm with values drawn from `seed`; `pretrained=True` and other arguments go to timm.
+
+    A name after `tiny:` is that model with few and narrow blocks (`vitplast.models.tiny`).
+    """
     import timm
 
+    if tiny.is_tiny(name):
+        name = tiny.real_name(name)
+        kwargs = tiny.options(split(name)[0]) | kwargs
     if split(name)[0] == own.ARCHITECTURE:
         own.register()
     with private_random_state(seed):
@@ -40,9 +47,16 @@ def create(name: str, seed: int = 0, **kwargs: Any) -> nn.Module:
 
 
 def outline(name: str, **kwargs: Any) -> nn.Module:
-    """The architecture without memory for its weights, checked to be a plain vision transformer."""
+    """The architecture without memory for its weights, checked to be of a family of `vitplast.layouts`.
+
+    `kwargs` go to timm; a model that reads text takes none of them.
+    """
     import torch
 
+    if is_text_model(name):
+        from vitplast.models.text import outline_text
+
+        return outline_text(name)
     with torch.device("meta"):
         model = create(name, **{"num_classes": 0, **kwargs})
     groups(model)
@@ -79,7 +93,7 @@ def from_hub(name: str, size: int) -> nn.Module:
         if "Error(s) in loading state_dict" in str(error):
             raise _misfit(f"what the hub has for {name}", name, error) from error
         absent = type(error).__name__ == "LocalEntryNotFoundError"
-        why = "it can't be reached and the local cache has no copy" if absent else _first_line(error)
+        why = "it can't be reached and the local cache has no copy" if absent else first_line(error)
         raise VitplastError(
             f"the weights of {name} could not be had from the model hub ({why}). Ways out: "
             f"a weight file with `--weights FILE`, or random weights with `--weights random`"
@@ -98,7 +112,7 @@ def from_file(name: str, path: Path, size: int) -> nn.Module:
     except Exception as error:
         raise IntegrityError(
             f"{path.name} can't be read as weights: it is damaged or holds more than tensors; nothing in it was run "
-            f"({_first_line(error)})"
+            f"({first_line(error)})"
         ) from error
     del stored, head
     overlay = {"file": str(path), "num_classes": classes, "custom_load": False}
@@ -154,6 +168,7 @@ def _is_own(model: nn.Module) -> bool:
     return model.pretrained_cfg.get("architecture") == own.ARCHITECTURE
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Class and first line of an error, short enough for a message."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
-from vitplast import images, models
+from vitplast import images, models, texts
+from vitplast.errors import InputError, LayoutError
 from vitplast.fields import checked
 
 SCHEMA_VERSION = 1
@@ -18,6 +19,13 @@ REVISIONS = {"bounds": 2}
 #: Default side in pixels for the packaged weights, whose own 518 is no work for a laptop.
 PACKAGED_SIZE = 56
 CONVENTIONS = ("common", "in_situ")
+#: Families of models (`vitplast.layouts`) that a notebook takes; plain vision transformers where it is not named.
+FAMILIES = {
+    "plasticity": ("plain", "eva", "gpt2"),
+    "bounds": ("plain", "eva", "gpt2"),
+    "finetune": ("plain", "eva"),
+    "probe": ("plain", "eva"),
+}
 PRECISIONS = ("float32", "bfloat16", "float16")
 STORE = "folder for results; empty: the project's own"
 RESCALE = "rescaling that keeps the function, as LN2/FC1:4 or LN1/qkv:0.25; empty for none"
@@ -91,6 +99,7 @@ class ModelParameters(Parameters):
     def check(self) -> None:
         models.check_name(self.model, self.weights)
         models.check_device(self.device)
+        self._check_family()
         models.check_size(self.model, self.img_size)
         if self.img_size == 0 and self.model == models.PACKAGED:
             self._set("img_size", PACKAGED_SIZE)
@@ -100,11 +109,26 @@ class ModelParameters(Parameters):
         if origin != "random":  # the head of finetuning is drawn from the run's seed
             self._set("init_seed", 0)
 
+    def _check_family(self) -> None:
+        """Refuses models that this notebook does not take, and options that are for plain vision transformers alone."""
+        family, known = models.family(self.model), FAMILIES.get(self.kind, ("plain",))
+        if family not in known:
+            raise LayoutError(
+                f"notebook {self.kind} takes models of the families {', '.join(known)} (plain: timm's plain vision "
+                f"transformers), but {self.model!r} is of the family {family}"
+            )
+        for name in ("rescale", "lora_rank"):
+            if family != "plain" and getattr(self, name, None):
+                raise InputError(f"{name} is for plain vision transformers, {self.model!r} is of the family {family}")
+        if family == "gpt2":  # one spelling for what texts have not
+            self._set("img_size", 0)
+            self._set("normalization", "checkpoint")
+
 
 def key_for(cls: type[Parameters], run: dict[str, Any]) -> str:
     """Key of a single run (an item of `Parameters.runs()`), of what decides its numbers.
 
-    Weight files and folders of images count as what they hold, not as where they are.
+    Weight files and folders of images or of models count as what they hold, not as where they are.
     """
     off_key = {
         f.name
@@ -114,7 +138,12 @@ def key_for(cls: type[Parameters], run: dict[str, Any]) -> str:
     values = {name: value for name, value in run.items() if name not in off_key}
     if "weights" in values:
         values["weights"] = models.weights_key(values["weights"])
-    values |= {name: images.key_name(values[name]) for name in ("source", "target", "dataset") if name in values}
+    if "model" in values:
+        values["model"] = models.model_key(values["model"])
+    for name in ("source", "target", "dataset"):
+        if name in values:
+            sets = texts if texts.is_text(values[name]) else images
+            values[name] = sets.key_name(values[name])
     return run_key(cls.kind, values)
 
 

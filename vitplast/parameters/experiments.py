@@ -13,6 +13,8 @@ from vitplast.parameters.base import ModelParameters, option
 
 #: How a landscape is made: done right, or as the authors' figure was.
 VARIANTS = ("corrected", "as_published")
+#: How the training images of a probe over depth are seen: as test images, or as the authors' loader gives them (B3).
+VIEWS = ("plain", "paper")
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,18 @@ class DepthParameters(ModelParameters):
     batch_size: int = option(64, "images at a time", low=1, key=False)
     train_images: int = option(640, "training images used, 0 for all", low=0)
     test_images: int = option(400, "test images used, 0 for all", low=0)
+    view: str = option(
+        "plain",
+        "training images as test images (plain), or as the authors' (paper): crops of whole batches",
+        choices=VIEWS,
+        added=True,
+    )
+    view_batch: int = option(512, "images in a batch of the view paper", low=1, added=True)
 
     def check(self) -> None:
         super().check()
         self._set("dataset", images.check_splits(self.dataset, "train", "test"))
         if self.c <= 0:
             raise InputError(f"c must be above 0, got {self.c!r}")
+        if self.view == "plain":  # then there are no batches
+            self._set("view_batch", 512)

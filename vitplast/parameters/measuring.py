@@ -5,19 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from vitplast import images
+from vitplast import images, models, texts
+from vitplast.components import GATED, MHA_INPUTS
 from vitplast.errors import InputError
 from vitplast.fields import unique
-from vitplast.pairs import DESIGNS, pair_indices
+from vitplast.pairs import DESIGNS, ORDERS, pairs_of
 from vitplast.parameters.base import CONVENTIONS, PRECISIONS, RESCALE, ModelParameters, option
 from vitplast.rescalings import canonical
 
+ORDER = "random, or file: both sides in file order, cycled from the start again when exhausted"
+DROP_LAST = "each side is cut to a multiple of this many images, as a loader drops its last batch; 0: not cut"
+FC1 = "of a gated MLP: both (gate and up projection, stacked) or up (up projection alone, the authors')"
+MHA_INPUT = "common input of MHA: embedding, or normed (LN1 of the embedding, the authors' for GPT-2)"
+TOKENS = "for models that read text: largest number of tokens of a text"
+PADDING = "of texts: excluded, or counted (filled up with the end token to that number, the authors')"
+
 
 @dataclass(frozen=True)
-class PlasticityParameters(ModelParameters):
-    """Parameters of `notebooks/plasticity.ipynb`."""
+class PairParameters(ModelParameters):
+    """What a measurement on pairs takes, of images or of texts."""
 
-    kind: ClassVar[str] = "plasticity"
     swept: ClassVar[dict[str, str]] = {"targets": "target"}
 
     source: str = option("photos", "image set of the pretraining side, x")
@@ -38,6 +45,20 @@ class PlasticityParameters(ModelParameters):
 
 
 @dataclass(frozen=True)
+class PlasticityParameters(PairParameters):
+    """Parameters of `notebooks/plasticity.ipynb`."""
+
+    kind: ClassVar[str] = "plasticity"
+
+    order: str = option("random", ORDER, choices=ORDERS, added=True)
+    drop_last: int = option(0, DROP_LAST, low=0, added=True)
+    fc1: str = option("both", FC1, choices=GATED, added=True)
+    mha_input: str = option("embedding", MHA_INPUT, choices=MHA_INPUTS, added=True)
+    tokens: int = option(128, TOKENS, low=2, high=1024, added=True)
+    padding: str = option("excluded", PADDING, choices=texts.PADDING, added=True)
+
+
+@dataclass(frozen=True)
 class BoundsParameters(ModelParameters):
     """Parameters of `notebooks/bounds.ipynb`."""
 
@@ -51,6 +72,9 @@ class BoundsParameters(ModelParameters):
     batch_size: int = option(16, "images at a time", low=1, key=False)
     seed: int = option(0, "seed of the choice of images", low=0)
     rescale: str = option("", RESCALE, added=True)
+    order: str = option("random", ORDER, choices=ORDERS, added=True)
+    drop_last: int = option(0, DROP_LAST, low=0, added=True)
+    tokens: int = option(128, TOKENS, low=2, high=1024, added=True)
 
     def check(self) -> None:
         super().check()
@@ -59,7 +83,7 @@ class BoundsParameters(ModelParameters):
 
 
 @dataclass(frozen=True)
-class TheoryParameters(PlasticityParameters):
+class TheoryParameters(PairParameters):
     """Parameters of `notebooks/theory.ipynb`."""
 
     kind: ClassVar[str] = "theory"
@@ -96,13 +120,34 @@ class GradientsParameters(ModelParameters):
 
 def _check_sides(p: Any) -> None:
     """Refuses sides without their split or, as far as their sizes are stated, with too few images for the pairs."""
+    if models.family(p.model) == "gpt2":
+        _check_texts(p)
+        return
+    for name in (p.source, *p.targets):
+        if texts.is_text(name):
+            raise InputError(f"{name!r} is a set of texts, but model {p.model!r} takes images; text models: gpt2, ...")
     p._set("source", images.check_splits(p.source, "source"))
     p._set("targets", unique("targets", [images.check_splits(t, "test") for t in p.targets]))
+    for name, value in (("tokens", 128), ("padding", "excluded")):  # one spelling for what images have not
+        if hasattr(p, name):
+            p._set(name, value)
     source = images.sizes(p.source)
     for name in p.targets:
         target = images.sizes(name)
         if source and target:
             try:
-                pair_indices(source["source"], target["test"], p.pairs, getattr(p, "design", "disjoint"))
+                pairs_of(p.to_dict(), source["source"], target["test"])
             except InputError as error:
                 raise InputError(f"{p.source} and {name}: {error}") from None
+
+
+def _check_texts(p: Any) -> None:
+    """Refuses sides that are not texts, and a design that pairs of different length can't have."""
+    for name in (p.source, *p.targets):
+        if not texts.is_text(name):
+            raise InputError(
+                f"model {p.model!r} reads text, but {name!r} is no text set; there are {', '.join(texts.names())}"
+            )
+    p._set("targets", unique("targets", list(p.targets)))
+    if p.design == "crossed":
+        raise InputError("design crossed is for images: texts differ in their tokens; take disjoint or cycled")

@@ -43,7 +43,11 @@ class FinetuneParameters(ModelParameters):
     precision: str = option(
         "auto", "auto (what this hardware is fast in), float32, bfloat16 or float16", choices=("auto", *PRECISIONS)
     )
-    augment: str = option("none", "none or paper (random resized crop and flip)", choices=("none", "paper"))
+    augment: str = option(
+        "none",
+        "none, paper (random resized crop and flip), original (the same of pictures at their own size)",
+        choices=("none", "paper", "original"),
+    )
     head_init: str = option(
         "zero", "new head: zero or default (PyTorch's, as the authors)", choices=("zero", "default")
     )
@@ -60,6 +64,30 @@ class FinetuneParameters(ModelParameters):
     plasticity_pairs: int = option(
         0, "pairs (photos, test images) to measure plasticity on before and after, 0 for none", low=0, added=True
     )
+    validate_every: int = option(
+        0, "steps between validations, 0 for as many as evaluations says, equally spaced", low=0, added=True
+    )
+    log_every: int = option(1, "steps between logged points of loss and gradient norms", low=1, added=True)
+    accuracy_batch: int = option(
+        0, "0: accuracies count images; n: mean of the accuracies of batches of n (the authors')", low=0, added=True
+    )
+    last_batch: str = option(
+        "used",
+        "incomplete last batch of a pass: used, or dropped (as the authors)",
+        choices=("used", "dropped"),
+        added=True,
+    )
+    compile: bool = option(False, "compile the training step", added=True)
+    workers: int = option(
+        0, "processes that read pictures for augment original; decides no number", low=0, key=False, added=True
+    )
+    memory_gib: float = option(
+        0.0,
+        "memory for a run in GiB, batches are cut to fit; 0: what is free on a GPU, no limit on a CPU",
+        low=0.0,
+        key=False,
+        added=True,
+    )
 
     def check(self) -> None:
         super().check()
@@ -67,6 +95,8 @@ class FinetuneParameters(ModelParameters):
         self._set("rescale", canonical(self.rescale))
         if self.lora_rank == 0:  # then alpha decides nothing
             self._set("lora_alpha", 16.0)
+        if self.validate_every:  # then the number of evaluations decides nothing
+            self._set("evaluations", 2)
         self._set("components", "+".join(parse_components(self.components)))
         if min(self.lrs) <= 0:
             raise InputError(f"learning rates must be above 0, got {self.lrs!r}")

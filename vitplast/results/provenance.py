@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vitplast import __version__
+from vitplast.images import marker
 from vitplast.parameters import SCHEMA_VERSION, key_of
 from vitplast.places import store_folder
 from vitplast.results.schema import schema_of
@@ -78,7 +79,7 @@ def attributes(kind: str, run: dict[str, Any], profile: str = "") -> dict[str, s
         "python_version": platform.python_version(),
         "weights_origin": "not recorded",
         "weights_sha256": "not recorded",
-    }
+    } | marker.attributes()
 
 
 def public(run: dict[str, Any]) -> dict[str, Any]:
@@ -90,9 +91,10 @@ def _public_value(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_public_value(v) for v in value]
     if isinstance(value, str):
-        prefix, colon, path = value.rpartition("folder:")
-        if Path(path).is_absolute() or path.startswith("~"):
-            return f"{prefix}{colon}{Path(path).name}"
+        for mark in ("folder:", "hf:"):
+            prefix, colon, path = value.rpartition(mark)
+            if Path(path).is_absolute() or path.startswith("~"):
+                return f"{prefix}{colon}{Path(path).name}"
     return value
 
 

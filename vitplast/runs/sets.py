@@ -1,4 +1,4 @@
-"""Whether the image sets of runs are on this machine and large enough, found out before any other work is done."""
+"""Whether the image and text sets of runs are on this machine and large enough, before any other work is done."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROLES = ("source", "target", "dataset")
 
 
 def check_sets(runs: Iterable[dict[str, Any]]) -> None:
-    """Opens each image set of the runs (items of `Parameters.runs()`) once, at a small size; no picture is decoded.
+    """Opens each set of the runs (items of `Parameters.runs()`) once, at a small size; no picture is decoded.
 
     A set is downloaded now if its run allows that.
 
@@ -22,24 +22,27 @@ def check_sets(runs: Iterable[dict[str, Any]]) -> None:
     VitplastError
         If a set can't be downloaded or its files are not what they should be. Several faults are one error.
     """
-    from vitplast import images
-    from vitplast.pairs import pair_indices
+    from vitplast import images, texts
+    from vitplast.pairs import pairs_of
 
     runs = list(runs)
     sizes: dict[tuple[str, bool], dict[str, int]] = {}
     faults: dict[str, VitplastError] = {}
     for name, download in dict.fromkeys((run[role], run["download"]) for run in runs for role in ROLES if role in run):
         try:
+            if texts.is_text(name):
+                sizes[name, download] = dict.fromkeys(("source", "test"), len(texts.read_texts(name).texts))
+                continue
             found = images.open_images(name, size=32, download=download)
             sizes[name, download] = {split: len(part) for split, part in found.splits.items()}
         except VitplastError as error:
             faults.setdefault(str(error), error)
     for run in runs:
-        allowed, design = run.get("download", False), run.get("design", "disjoint")
+        allowed = run.get("download", False)
         source, target = (sizes.get((run.get(role, ""), allowed)) for role in ("source", "target"))
         if source and target:
             try:
-                pair_indices(source.get("source", 0), target.get("test", 0), run["pairs"], design)
+                pairs_of(run, source.get("source", 0), target.get("test", 0))
             except InputError as error:
                 faults.setdefault(str(error), InputError(f"{run['source']} and {run['target']}: {error}"))
     if len(faults) == 1:

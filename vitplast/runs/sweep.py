@@ -20,6 +20,7 @@ from typing import IO
 
 from vitplast.places import result_path, store_folder
 from vitplast.runs import runlog
+from vitplast.runs.gpu_share import share
 from vitplast.runs.guard import done_keys, known_keys
 from vitplast.runs.outlook import duration
 from vitplast.runs.outlook import seconds as seconds_of
@@ -78,11 +79,12 @@ def sweep(
 
     Results in gathered files below `data` count as done, for the units' own processes too. Nothing starts before all
     image sets are found (`check_sets`). A failed unit does not stop the others. Each process gets its share of the
-    cores (unless OMP_NUM_THREADS is set). On a signal the running units are ended and KeyboardInterrupt is raised; the
-    same call goes on with the rest.
+    cores (unless OMP_NUM_THREADS is set) and of the memory of a GPU (unless VITPLAST_MEMORY_GIB is set). On a signal
+    the running units are ended and KeyboardInterrupt is raised; the same call goes on with the rest.
     """
     folder = store_folder(store)
     loop = _Loop(folder, str(data or ""), tuple(command), max(1, jobs), stream or sys.stderr)
+    loop.share = share(loop.jobs)
     known = known_keys(data)
     left = [(u, set(u.runs) - done_keys(u, folder, known)) for u in profile.units]
     check_sets(run for unit, keys in left for key, run in unit.runs.items() if key in keys)
@@ -141,6 +143,7 @@ class _Loop:
     running: list[_Child] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     signals: list[int] = field(default_factory=list)
+    share: dict[str, str] = field(default_factory=dict)
     finished: int = 0
     total: int = 0
 
@@ -166,7 +169,7 @@ class _Loop:
         errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the child has ended)
         process = subprocess.Popen(
             [*self.command, *unit.command(self.folder, self.data)],
-            env=shared | dict(os.environ),
+            env=shared | self.share | dict(os.environ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=errors,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,11 @@ from vitplast.parameters import KINDS, Parameters
 
 @dataclass(frozen=True)
 class Unit:
-    """One notebook with its parameters, and all results that it makes."""
+    """One notebook with its parameters, and all results that it makes; `experiment`: the part of a study it is of."""
 
     kind: str
     parameters: Parameters
+    experiment: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -40,6 +40,11 @@ class Images:
     def __len__(self) -> int:
         return len(self.images)
 
+    @property
+    def nbytes(self) -> int:
+        """What is kept on the device."""
+        return self.images.nbytes if self.images.device.type == self.device.type else 0
+
     def subset(self, indices: Tensor) -> Images:
         """These images alone, in this order."""
         return Images(self.images[indices.to(self.images.device)], self.prepare, self.device, self.dtype)
@@ -48,9 +53,21 @@ class Images:
         batch = self.images[indices.to(self.images.device)]
         if augment is not None:
             batch = augment(batch)
+        batch = to_device(batch, self.device)
         if self.prepare is not None:
             batch = self.prepare(batch)
         return batch.to(self.device, self.dtype)
+
+    def feed(self, batches: Iterable[Tensor], augment: Callable[[Tensor], Tensor] | None = None) -> Iterator[Tensor]:
+        """`at` each row of indices in turn."""
+        return (self.at(indices, augment) for indices in batches)
+
+
+def to_device(batch: Tensor, device: torch.device) -> Tensor:
+    """The batch on the device; from the host to a GPU through pinned memory, without waiting for the copy."""
+    if device.type == "cuda" and batch.device.type == "cpu":
+        return batch.pin_memory().to(device, non_blocking=True)
+    return batch.to(device)
 
 
 def labelled(
@@ -79,13 +96,7 @@ def labelled(
     if len(images) == 0:
         raise InputError(f"the {name} split has no images")
     _check_size(images, name, model)
-    if labels.dtype.is_floating_point or labels.dtype.is_complex or labels.dtype == torch.bool:
-        raise InputError(f"{name} labels must be whole numbers, got {labels.dtype}")
-    labels = labels.to(torch.int64)
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or (classes is not None and high >= classes):
-        allowed = "at least 0" if classes is None else f"in 0..{classes - 1} (the head has {classes} outputs)"
-        raise InputError(f"{name} labels must be {allowed}, got {low}..{high}")
+    labels = checked_labels(labels, name, classes)
     if images.dtype == torch.uint8:
         if not can_prepare:
             raise InputError(f"{name} images are uint8: pass `prepare`, which normalises them for the checkpoint")
@@ -100,15 +111,36 @@ def labelled(
     return images, labels
 
 
-def order(images: int, *, batch_size: int, steps: int, seed: int) -> Tensor:
+def checked_labels(labels: Tensor, name: str, classes: int | None) -> Tensor:
+    """Labels as int64; an InputError if they are no whole numbers in 0..classes-1 (`classes` None: any from 0 on)."""
+    if labels.dtype.is_floating_point or labels.dtype.is_complex or labels.dtype == torch.bool:
+        raise InputError(f"{name} labels must be whole numbers, got {labels.dtype}")
+    labels = labels.to(torch.int64)
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or (classes is not None and high >= classes):
+        allowed = "at least 0" if classes is None else f"in 0..{classes - 1} (the head has {classes} outputs)"
+        raise InputError(f"{name} labels must be {allowed}, got {low}..{high}")
+    return labels
+
+
+def order(images: int, *, batch_size: int, steps: int, seed: int, drop: int = 0) -> Tensor:
     """Indices (steps, batch_size) into the training images, a new random permutation for each pass.
 
     Passes follow each other without a gap: a batch that the end of a pass leaves incomplete is filled from the next
-    pass, so that every image is used equally often and every step has `batch_size` images.
+    pass, so that every image is used equally often and every step has `batch_size` images. With `drop` > 0 each pass is
+    cut to a multiple of `drop` images instead, as by a loader with batches of `drop` that leaves the last one out.
+
+    Raises
+    ------
+    InputError
+        If there are fewer than `drop` images, so that nothing would be left of a pass.
     """
     g = generator(seed, "order")
-    passes = math.ceil(steps * batch_size / images)
-    indices = torch.cat([torch.randperm(images, generator=g) for _ in range(passes)])
+    used = images // drop * drop if drop else images
+    if used == 0:
+        raise InputError(f"{images} training images make no batch of {drop}, and an incomplete one is dropped")
+    passes = math.ceil(steps * batch_size / used)
+    indices = torch.cat([torch.randperm(images, generator=g)[:used] for _ in range(passes)])
     return indices[: steps * batch_size].reshape(steps, batch_size)
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from vitplast.training.batches import Images, RandomCrop
 from vitplast.training.step import StepLog, Stepper
 
 
@@ -38,23 +37,24 @@ class History:
 
 def train(
     stepper: Stepper,
-    inputs: Images,
+    feed: Iterable[Tensor],
     labels: Tensor,
     batches: Tensor,
     validate: Callable[[], tuple[float, float]],
     progress: Callable[[int, int], None] | None = None,
 ) -> History:
-    """Trains on `batches` (indices (steps, batch)) and validates where the recipe says; of equal accuracies the first.
+    """Trains on the batches of `feed`, one a step, and validates where the recipe says; of equal accuracies the first.
 
-    Stops before the update at the first loss or gradient that is not finite.
+    `batches` are the indices (steps, batch) that `feed` follows, for the labels. Stops before the update at the first
+    loss or gradient that is not finite.
     """
     recipe, history = stepper.recipe, History()
     points = set(recipe.evaluation_steps())
-    crop = RandomCrop(recipe.seed) if recipe.augment == "paper" else None
+    ready = iter(feed)
     for step, indices in enumerate(batches):
         history.moved_before_last = any(history.pushes.values())
         clock, rate = time.perf_counter(), recipe.rate(step)
-        log = stepper.step(inputs.at(indices, crop), labels[indices.to(labels.device)], rate)
+        log = stepper.step(next(ready), labels[indices.to(labels.device)], rate)
         history.seconds += time.perf_counter() - clock
         history.steps.append(log)
         if not log.finite:

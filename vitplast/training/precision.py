@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 
 import torch
@@ -54,6 +55,25 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager:
     if precision == "float32":
         return nullcontext()
     return torch.autocast(device.type, dtype=getattr(torch, precision))
+
+
+@contextmanager
+def exact_products() -> Iterator[str]:
+    """A context without TF32, shorter products that GPUs may take for float32 (PyTorch's convolutions do by default).
+
+    Yields the settings in words, for the record. They are put back at the end; on a CPU they change nothing.
+    """
+    backend, convolutions = torch.backends.cudnn, torch.backends.cudnn.allow_tf32
+    products = torch.get_float32_matmul_precision()
+    try:
+        backend.allow_tf32 = False
+        if products != "highest":
+            torch.set_float32_matmul_precision("highest")
+        yield "float32 products exact: TF32 off in matrix products and convolutions"
+    finally:
+        backend.allow_tf32 = convolutions
+        if products != "highest":
+            torch.set_float32_matmul_precision(products)
 
 
 def scaler(precision: str, device: torch.device) -> torch.amp.GradScaler | None:

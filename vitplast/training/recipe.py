@@ -17,9 +17,14 @@ CHOICES = {
     "schedule": ("cosine", "constant"),
     "clipping": ("joint", "separate"),
     "precision": ("auto", "float32", "bfloat16", "float16"),
-    "augment": ("none", "paper"),
+    "augment": ("none", "paper", "original"),
+    "last_batch": ("used", "dropped"),
     "head_init": ("keep", "zero", "default"),
 }
+
+#: Whole numbers, by the smallest that is allowed.
+FROM_0 = ("warmup", "seed", "lora_rank", "validate_every", "accuracy_batch")
+FROM_1 = ("steps", "batch_size", "accumulation", "evaluations", "log_every")
 
 
 @dataclass(frozen=True)
@@ -57,14 +62,24 @@ class Recipe:
     lora_rank: int = 0
     #: LoRA's factors count alpha / rank; the default stands where the rank is 0.
     lora_alpha: float = 16.0
+    #: Steps between validations; 0: `evaluations` equally spaced ones.
+    validate_every: int = 0
+    #: Steps between logged points of the curves.
+    log_every: int = 1
+    #: Images in the batches whose accuracies are averaged; 0: images are counted.
+    accuracy_batch: int = 0
+    #: Whether the incomplete last batch of a pass is filled from the next pass, or dropped.
+    last_batch: str = "used"
+    #: Whether the training step is compiled (`torch.compile`).
+    compile: bool = False
 
     def __post_init__(self) -> None:
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise UnknownNameError(name, str(getattr(self, name)), allowed)
         object.__setattr__(self, "components", "+".join(parse_components(self.components)))
-        for name in ("steps", "batch_size", "accumulation", "evaluations", "warmup", "seed", "lora_rank"):
-            low = 0 if name in ("warmup", "seed", "lora_rank") else 1
+        for name in (*FROM_1, *FROM_0):
+            low = 0 if name in FROM_0 else 1
             if type(getattr(self, name)) is not int or getattr(self, name) < low:
                 raise InputError(f"{name} must be a whole number of at least {low}, got {getattr(self, name)!r}")
         for name in ("lr", "momentum", "weight_decay", "clip", "lora_alpha"):
@@ -87,8 +102,26 @@ class Recipe:
         return self.lr * multiplier(step, steps=self.steps, warmup=self.warmup, schedule=self.schedule)
 
     def evaluation_steps(self) -> list[int]:
-        """Numbers of steps taken when the model is validated: equally spaced, the last is `steps`."""
+        """Numbers of steps taken when the model is validated, rising.
+
+        Equally spaced up to `steps`; with `validate_every` its multiples up to `steps`, of which the last may be before
+        the end.
+        """
+        if self.validate_every:
+            return list(range(self.validate_every, self.steps + 1, self.validate_every))
         return [self.steps * (i + 1) // self.evaluations for i in range(self.evaluations)]
+
+    def logged_steps(self) -> list[int]:
+        """Steps (from 0) whose loss, rate and gradient norms are kept: multiples of `log_every`, the first included."""
+        return list(range(0, self.steps, self.log_every))
+
+    @property
+    def drop(self) -> int:
+        """Images in a batch of the loader whose incomplete last one is dropped; 0 where all images are used.
+
+        Where a step takes several micro-batches the loader makes these, as the authors'.
+        """
+        return self.batch_size // self.accumulation if self.last_batch == "dropped" else 0
 
 
 def multiplier(step: int, *, steps: int, warmup: int, schedule: str = "cosine") -> float:

@@ -26,6 +26,8 @@ def to_dataset(
 ) -> xr.Dataset:
     """Curves over `step` and `evaluation` at their full length (missing after a divergence), scalars, and attributes.
 
+    Of the steps those that the recipe logs.
+
     `tested`: accuracy and loss on the test images; `images`: how many there are in train, validation and test.
     """
     taken = len(history.steps) - (history.diverged_step >= 0)
@@ -52,13 +54,13 @@ def to_dataset(
         "images_per_second": taken * recipe.batch_size / history.seconds if taken else math.nan,
         **dict(zip(("n_train", "n_validation", "n_test"), images, strict=True)),
     }
-    points = np.array(recipe.evaluation_steps(), dtype=np.int64)
+    points, logged = (np.array(p, dtype=np.int64) for p in (recipe.evaluation_steps(), recipe.logged_steps()))
     ds = xr.Dataset(
-        {name: ("step", _padded(values, recipe.steps)) for name, values in curves.items()}
+        {name: ("step", _padded(values[:: recipe.log_every], len(logged))) for name, values in curves.items()}
         | {name: ("evaluation", _padded(values, len(points))) for name, values in evaluations.items()}
         | {name: ((), np.int64(v) if type(v) is int else np.float64(v)) for name, v in scalars.items()},
         coords={
-            "step": np.arange(recipe.steps, dtype=np.int64),
+            "step": logged,
             "evaluation": points,
             "components": recipe.components,
             "lr": np.float64(recipe.lr),

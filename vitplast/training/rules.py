@@ -18,13 +18,17 @@ def check_combination(values: Any) -> None:
     Raises
     ------
     InputError
-        If the warm-up takes all steps, there are more evaluations than steps, micro-batches do not divide the batch,
-        the head is zero and stays so (`train_head=False`, unless the head is the component that trains), or LoRA is
-        asked for components without linear layers.
+        If the warm-up takes all steps, there are more evaluations than steps or none, micro-batches do not divide the
+        batch, the head is zero and stays so (`train_head=False`, unless the head is the component that trains), or LoRA
+        is asked for components without linear layers.
     """
     if values.warmup >= values.steps:
         raise InputError(f"warmup must be smaller than steps, got warmup={values.warmup} and steps={values.steps}")
-    if values.evaluations > values.steps:
+    if values.validate_every > values.steps:
+        raise InputError(
+            f"validate_every={values.validate_every} is more than steps={values.steps}: no checkpoint would be tested"
+        )
+    if values.evaluations > values.steps and not values.validate_every:
         raise InputError(f"evaluations={values.evaluations} is more than steps={values.steps}")
     if values.batch_size % values.accumulation:
         raise InputError(f"accumulation={values.accumulation} does not divide batch_size={values.batch_size}")

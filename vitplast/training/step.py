@@ -53,9 +53,12 @@ class Stepper:
         recipe: Recipe,
         *,
         precision: str = "float32",
+        parts: int = 0,
     ) -> None:
         parameters = dict(model.named_parameters())
         self.forward, self.recipe = forward, recipe
+        #: Micro-batches of a step: those of the recipe, or more where memory demands it.
+        self.parts = max(parts, recipe.accumulation)
         self.named = {name: parameters[name] for names in trained.values() for name in names}
         self.groups = {group: [parameters[name] for name in names] for group, names in trained.items()}
         inner, outer = (tuple(g for g in self.groups if (g in OUTER) == side) for side in (False, True))
@@ -69,9 +72,33 @@ class Stepper:
         self.optimizer.zero_grad(set_to_none=True)
 
     def step(self, inputs: Tensor, labels: Tensor, rate: float) -> StepLog:
-        """Mean cross-entropy of the batch, its gradient over micro-batches, clipping, one update with rate `rate`."""
+        """Mean cross-entropy of the batch, its gradient over micro-batches, clipping, one update with rate `rate`.
+
+        Where the device runs out of memory the batch is cut into twice as many micro-batches, now and from then on.
+        """
+        loss = None
+        while loss is None:
+            loss = self._gradients(inputs, labels)
+        return self._update(loss, rate) if math.isfinite(loss) else StepLog(loss, {}, finite=False)
+
+    def _gradients(self, inputs: Tensor, labels: Tensor) -> float | None:
+        """The loss, up to the first micro-batch where it is not finite; None if memory ran out and can be retried."""
+        parts = min(self.parts, len(inputs))
+        try:
+            return self._accumulated(inputs, labels, parts)
+        except torch.OutOfMemoryError:
+            if parts == len(inputs):
+                raise
+        # Not inside the handler, which would keep the activations alive.
+        self.parts = min(2 * parts, len(inputs))
         self.optimizer.zero_grad(set_to_none=True)
-        loss, parts = 0.0, min(self.recipe.accumulation, len(inputs))
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return None
+
+    def _accumulated(self, inputs: Tensor, labels: Tensor, parts: int) -> float:
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = 0.0
         for x, y in zip(inputs.tensor_split(parts), labels.tensor_split(parts), strict=True):
             with autocast(self.precision, self.device):
                 logits = self.forward(x)
@@ -80,9 +107,9 @@ class Stepper:
             part = cross_entropy(logits, y, reduction="sum") / len(inputs)
             loss += float(part.detach())
             if not math.isfinite(loss):
-                return StepLog(loss, {}, finite=False)
+                return loss
             (part if self.scaler is None else self.scaler.scale(part)).backward()
-        return self._update(loss, rate)
+        return loss
 
     def state(self) -> dict[str, Tensor]:
         """A copy of all that trains."""
@@ -112,6 +139,15 @@ class Stepper:
             self.scaler.step(self.optimizer)
             self.scaler.update()
         return StepLog(loss, norms, scale=scale)
+
+
+def compiled(forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """`forward` through `torch.compile`, once for each size of a micro-batch: the same numbers up to rounding.
+
+    What was compiled before is dropped, so that many runs in one process do not reach the compiler's limit.
+    """
+    torch.compiler.reset()
+    return torch.compile(forward, dynamic=False)
 
 
 def _optimizer(parameters: list[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:

@@ -48,4 +48,7 @@ DEPTH = Schema(
         "classifier": "how features are scaled and classified",
         "classes_missing_in_train": UNSEEN,
     },
+    later={
+        "view": "how training images were seen: as test images (plain), or random crops of whole batches (paper)",
+    },
 )

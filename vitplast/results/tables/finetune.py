@@ -16,7 +16,7 @@ _ADDED = [f.name for f in fields(FinetuneParameters) if f.metadata.get("added")]
 FINETUNE = Schema(
     "One finetuning run",
     coords={
-        "step": Variable(("step",), "int64", "1", "optimizer step, from 0"),
+        "step": Variable(("step",), "int64", "1", "optimizer step that was logged, from 0"),
         "evaluation": Variable(("evaluation",), "int64", "1", "optimizer steps taken before the evaluation"),
         "dataset": scalar("str", "1", "downstream image set", required=False),
         "components": scalar("str", "1", "groups of parameters that were trained", required=False),
@@ -118,5 +118,10 @@ FINETUNE = Schema(
         **{name: _HELP[name] for name in _ADDED},
         "adapter": "what trained in place of the component's weights, or none",
         "per_class_counts": "training images of each class, in the order of the labels",
+        "products": "how exact products of float32 numbers were",
+        "attention": "kernel of the attention layers: fused, written out, or mixed",
+        "pictures": "where the training images were",
+        "peak_memory_gib": "largest memory of tensors on the GPU during training, in GiB; 0 on a CPU, not measured",
+        "micro_batches": "parts into which a batch was cut at the end, for accumulation or for want of memory",
     },
 )

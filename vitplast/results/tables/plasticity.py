@@ -12,6 +12,9 @@ PLASTICITY = Schema(
         "layer": LAYER,
         "component": COMPONENT,
         "pair": Variable(("pair",), "int64", "1", "number of the pair, from 0"),
+        "pair_tokens": Variable(
+            ("pair",), "int64", "1", "tokens of either text that are compared (models that read text)", required=False
+        ),
         "source_id": Variable(("pair",), "str", "1", "image of the pretraining side"),
         "target_id": Variable(("pair",), "str", "1", "image of the downstream side"),
         "source_group": Variable(("pair",), "str", "1", "photo or object that the source image comes from"),

@@ -11,7 +11,7 @@ import pytest
 import samples
 import xarray as xr
 
-from vitplast import book, results
+from vitplast import book, results, shown
 from vitplast.cli import main
 from vitplast.errors import IntegrityError, VitplastError
 from vitplast.results import manifest
@@ -167,7 +167,7 @@ def test_gather_keep_and_check_on_the_command_line(tmp_path, profile, capsys):
 
 def test_a_page_may_ask_for_the_results_of_another_profile(tmp_path, monkeypatch, profile, kept):
     monkeypatch.setenv("VITPLAST_STORE", str(tmp_path / "store"))
-    monkeypatch.setattr(book, "project_root", lambda: tmp_path)
+    monkeypatch.setattr(shown, "project_root", lambda: tmp_path)
     monkeypatch.setenv("VITPLAST_PROFILE", "quick")
     runs = book.open_results("finetune", profile="mine")
     assert runs.sizes["run"] == 4
@@ -189,7 +189,7 @@ def test_pages_say_how_many_runs_are_missing(tmp_path, monkeypatch, profile):
     path = result_path(tmp_path / "store", "finetune", key)
     results.write(samples.dataset("finetune", run), path, run=run, kind="finetune")
     keep(profile, data=tmp_path / "data", store=tmp_path / "store")
-    monkeypatch.setattr(book, "project_root", lambda: tmp_path)
+    monkeypatch.setattr(shown, "project_root", lambda: tmp_path)
     monkeypatch.setenv("VITPLAST_STORE", str(tmp_path / "none"))
     monkeypatch.setenv("VITPLAST_PROFILE", "mine")
     assert len(book.missing_runs(book.open_results("finetune"))) == 3

@@ -255,7 +255,7 @@ units:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_a_rehearsal_from_the_profile_to_the_pages(tmp_path, monkeypatch, capsys):
-    """About a minute and a half on two idle cores."""
+    """Six kernels and every page; four minutes on two cores that are busy with other work."""
     (tmp_path / "whole.yaml").write_text(WHOLE)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.setenv(name, "1")

@@ -22,7 +22,7 @@ import xarray as xr
 
 from vitplast import results
 from vitplast.errors import AlreadyRunningError, InputError, IntegrityError, UnknownNameError, VitplastError
-from vitplast.results import ATTRIBUTES, SCHEMAS, dictionary, gathering, netcdf, provenance, store
+from vitplast.results import ATTRIBUTES, SCHEMAS, dictionary, gathering, netcdf, provenance, seal, store
 from vitplast.results.validation import validate
 
 KINDS = tuple(SCHEMAS)
@@ -170,6 +170,19 @@ def test_truncated_files_are_named(tmp_path):
         with pytest.raises(IntegrityError, match=path.name):
             results.read(damaged(path, data[:length]))
         assert not results.is_valid(path)
+
+
+def test_a_flipped_bit_is_found_before_the_file_is_opened(tmp_path, monkeypatch):
+    path = written(tmp_path, "finetune")
+    data, good = path.read_bytes(), results.read(path)
+    assert data[-seal.LENGTH :].startswith(seal.MARK)
+    assert results.read(damaged(path, data[: -seal.LENGTH])).identical(good)  # as files of releases without a seal
+    monkeypatch.setattr(xr, "open_dataset", lambda *args, **options: pytest.fail("opened a changed file"))
+    for place in np.linspace(0, len(data) - seal.LENGTH - 1, 40).astype(int):
+        changed = bytearray(data)
+        changed[place] ^= 1 << int(place) % 8
+        with pytest.raises(IntegrityError, match="sealed"):
+            results.read(damaged(path, bytes(changed)))
 
 
 def test_flipped_bits_are_found_or_harmless(tmp_path):
@@ -461,6 +474,18 @@ def test_single_runs_come_out_of_a_gathered_file_as_they_went_in(tmp_path):
             assert ones[path.stem].attrs[name] == before.attrs[name]
     again = gathering.gather([file, *paths])["plasticity"]
     assert again.sizes["run"] == 2, "the same numbers count once"
+
+
+def test_a_variable_that_only_some_runs_have_is_not_given_to_the_others(tmp_path):
+    paths = [written(tmp_path, "plasticity", pairs=pairs) for pairs in (3, 4)]
+    key, run = samples.one_run("plasticity", pairs=5)
+    texts = samples.dataset("plasticity", run).assign_coords(pair_tokens=("pair", np.arange(5) + 7))
+    paths.append(results.write(texts, tmp_path / f"{key}.nc", run=run, kind="plasticity"))
+    file = gathering.write_gathered(gathering.gather(paths)["plasticity"], tmp_path / "all" / "plasticity.nc")
+    ones = {one.attrs["run_key"]: one for one in gathering.singles(results.read(file))}
+    assert ["pair_tokens" in ones[path.stem] for path in paths] == [False, False, True]
+    for path in paths:
+        xr.testing.assert_equal(ones[path.stem], results.read(path))
 
 
 def test_gather_refuses_two_answers_for_one_run_but_not_two_clocks(tmp_path):

@@ -14,6 +14,7 @@ import xarray as xr
 from vitplast.components import CONFIGURATIONS
 from vitplast.errors import InputError, UnknownNameError
 from vitplast.parameters import KINDS
+from vitplast.results.provenance import public
 from vitplast.runs.plan import Profile
 
 #: The experiment that accuracies, tests and verdicts are about.
@@ -54,7 +55,8 @@ class Study:
         rows: dict[str, list[dict[str, Any]]] = {}
         for unit in self.profile.units:
             about = {"experiment": unit.experiment}
-            rows.setdefault(unit.kind, []).extend(run | about | {"run_key": k} for k, run in unit.runs.items())
+            runs = [public(run) | about | {"run_key": key} for key, run in unit.runs.items()]
+            rows.setdefault(unit.kind, []).extend(runs)
         return {kind: pd.DataFrame(of) for kind, of in rows.items()}
 
     def planned(self, kind: str, experiment: str | Iterable[str] = (), **equal: Any) -> pd.DataFrame:

@@ -50,7 +50,7 @@ RULES: dict[str, Callable[[Any], Any]] = {
     "accumulation": _accumulation,
     "accuracy_batch": _at_most(4),
     "drop_last": _cut,
-    "per_class": _at_most(2),
+    "per_class": _at_most(3),  # times the classes of the made-up sets: no less than a batch
     "train_images": _at_most(24),
     "validation_images": _at_most(8),
     "test_images": _at_most(12),
@@ -61,7 +61,7 @@ RULES: dict[str, Callable[[Any], Any]] = {
     "images": _at_most(6),
     "head_images": _at_most(12),
     "rate_images": _at_most(2),
-    "grid": _at_most(4),
+    "grid": _at_most(10),  # curvature needs points near the middle
 }
 
 

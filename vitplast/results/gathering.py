@@ -148,7 +148,10 @@ def singles(ds: xr.Dataset) -> list[xr.Dataset]:
         row = ds.isel(run=i)
         attrs = {str(n): row[n].item() for n in row.coords if n in PER_RUN or str(n).startswith("attr_")}
         for dim, values in json.loads(row["indexes_json"].item()).items():
-            row = row.drop_dims(dim) if values is None else row.sel({dim: values})
+            if values is not None:
+                row = row.sel({dim: values})
+            else:  # a dimension that the run has not, or a variable that it has not along those that it has
+                row = row.drop_dims(dim) if dim in row.dims else row.drop_vars(dim, errors="ignore")
         row = row.drop_vars([n for n in row.coords if n not in known])
         shared = {k: v for k, v in ds.attrs.items() if k not in ("gathered", "missing_runs", *netcdf.CHECKSUMS)}
         row.attrs = shared | {k.removeprefix("attr_"): v for k, v in attrs.items()}
@@ -206,6 +209,9 @@ def _concatenate(rows: list[xr.Dataset], kind: str) -> xr.Dataset:
     numeric -= {k for k in varying if any(isinstance(r.attrs.get(k, ""), str) for r in rows)}
     dims = dict.fromkeys(str(d) for r in rows for d in r.dims)
     union = {d: set().union(*(r[d].values.tolist() for r in rows if d in r.dims)) for d in dims}
+    table = schema_of(kind)
+    described = set(table.coords | table.variables)
+    variables = {str(n): set(v.dims) for r in rows for n, v in r.variables.items() if str(n) in described}
     labels: list[str] = ["indexes_json"]
     prepared = []
     for row in rows:
@@ -213,6 +219,7 @@ def _concatenate(rows: list[xr.Dataset], kind: str) -> xr.Dataset:
         own = {
             d: row[d].values.tolist() if d in row.dims else None for d in dims if row.sizes.get(d, 0) < len(union[d])
         }
+        own |= {n: None for n, along in variables.items() if n not in row.variables and along <= set(row.dims)}
         asked = added_defaults(kind) | json.loads(row.attrs["params_json"])
         extra = {str(k): store.given(v) for k, v in asked.items()}
         extra |= {k: row.attrs.get(k, "") for k in PER_RUN}

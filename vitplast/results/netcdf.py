@@ -17,6 +17,7 @@ import numpy as np
 import xarray as xr
 
 from vitplast.errors import InputError, IntegrityError, VitplastError
+from vitplast.results.seal import check_seal, seal
 from vitplast.results.validation import dtype_name
 
 CHECKSUMS = ("content_sha256", "attrs_sha256")
@@ -84,9 +85,12 @@ def load(path: Path, only: Iterable[str] | None = None) -> xr.Dataset:
     if not path.is_file():
         raise IntegrityError(f"{path} is not there or not a file")
     try:
+        check_seal(path)
         with xr.open_dataset(path, engine="netcdf4", decode_times=False, decode_timedelta=False) as ds:
             left_out = set(ds.variables) - set(only) if only is not None else set()
             return ds.drop_vars(left_out).load()
+    except IntegrityError:
+        raise
     except Exception as error:
         raise IntegrityError(f"{path} can't be read as netCDF ({type(error).__name__}: {error})") from error
 
@@ -103,9 +107,8 @@ def save(ds: xr.Dataset, path: Path, check: Callable[[xr.Dataset], None]) -> Pat
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         ds.drop_encoding().to_netcdf(temporary, engine="netcdf4", format="NETCDF4", encoding=_encoding(ds))
+        seal(temporary)
         check(load(temporary))
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
         os.replace(temporary, path)
     except IntegrityError as error:
         raise VitplastError(

@@ -1,4 +1,4 @@
-"""GPUs by name: memory and peak rates of the vendors' data sheets, and the share of the peak that is assumed in use."""
+"""GPUs by name: memory and peak rates of data sheets (from memory), and the share of the peak assumed in use."""
 
 from __future__ import annotations
 
